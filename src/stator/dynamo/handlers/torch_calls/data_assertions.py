@@ -12,7 +12,6 @@ import torch
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.interpreter.frame import Frame
-from stator.dynamo.interpreter.merged_branches import merge_branches
 from stator.dynamo.interpreter.short_circuits import either_way
 from stator.dynamo.ir.prepared_code import PreparedCode
 from stator.dynamo.values.base import CaptureContext, Value, unsupported
@@ -31,8 +30,7 @@ _NEVER_RAISES = ("JUMP_BACKWARD", "RETURN", "YIELD", "SEND", "RERAISE", "INTERPR
 
 def decide(frame: Frame, value: Value, jump: Instruction) -> bool:
     """The truth of a jump's condition. Where one of the two paths only raises, the graph checks that the program takes
-    the other path. Where both meet with equal stacks, either truth is right; where they meet with numbers of which each
-    call takes the smaller or larger one, the frame continues there."""
+    the other path. Where both meet with equal stacks, either truth is right."""
     context = frame.context
     context.loops.meet_test(frame, value, jump)
     if isinstance(value, ConstantValue):
@@ -41,8 +39,6 @@ def decide(frame: Frame, value: Value, jump: Instruction) -> bool:
     # examine the jump first: asking for a tensor's known value adds a guard on the contents that it was read from
     if wanted is None:
         free = either_way(frame, value, jump) if type(value) is SymbolicNumber else None
-        if free is None and merge_branches(frame, value, jump):
-            return "_IF_TRUE" not in jump.opname  # the frame continues behind both branches
         return context.truth(value) if free is None else free
     if not may_be_checked(context, value):
         return context.truth(value)
