@@ -15,8 +15,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stator import prims
+from stator.prims.decompositions import special
 from stator.prims.query import lowerings_of
 from stator.prims.record import OpRecord
+from stator.prims.special import activations
 
 HERE = Path(__file__).parent
 # Modules of lowerings that call a library kernel by choice.
@@ -46,8 +48,22 @@ def made_of(entry: OpRecord) -> list[str]:
     if entry.decompose is None:
         return []
     names: set[str] = set()
-    _collect(inspect.unwrap(entry.decompose), names, set())
+    rule = inspect.unwrap(entry.decompose)
+    if rule.__module__ == activations.__name__:
+        examples = [_example(one) for one in entry.target._schema.arguments if not one.kwarg_only]
+        with Called() as called:
+            rule(special.FUNCTIONS, *examples)
+        names = called.names
+    else:
+        _collect(rule, names, set())
     return sorted(name.removeprefix("aten.").removesuffix(".default") for name in names - {entry.name})
+
+
+def _example(argument: Any) -> Any:
+    if argument.has_default_value():
+        return argument.default_value
+    kind = str(argument.type)
+    return torch.tensor([0.5, 2.0]) if kind == "Tensor" else False if kind == "bool" else 0.5
 
 
 def _collect(function: Callable[..., Any], names: set[str], seen: set[Any]) -> None:
@@ -93,13 +109,12 @@ def _value(value: Any, names: set[str], seen: set[Any]) -> None:
 
 def _formula(formula: Callable[..., Any], names: set[str]) -> None:
     """Add the operators that a formula calls when it runs."""
-    functions = sys.modules["stator.prims.decompositions.special"].FUNCTIONS
     count = len(inspect.signature(formula).parameters) - 1
     values = [torch.tensor([0.5, 2.0]) for _ in range(count)]
     if formula.__name__ == "polygamma":
         values[0] = 2
     with Called() as called:
-        formula(functions, *values)
+        formula(special.FUNCTIONS, *values)
     names |= called.names
 
 

@@ -31,6 +31,14 @@ class TensorFunctions:
             return aten.where.ScalarOther(condition, x, y)
         return aten.where.self(condition, x, y)
 
+    @staticmethod
+    def clamp(x: Any, low: Any, high: Any) -> Any:
+        return aten.clamp_max.default(aten.clamp_min.default(x, low), high)
+
+    @staticmethod
+    def fma(x: Any, y: Any, z: Any) -> Any:
+        return x * y + z
+
 
 FUNCTIONS = TensorFunctions()
 

@@ -440,31 +440,8 @@ def _nan_to_num(
 # ---- activations
 
 
-def _activation(*targets: Any, heavy: bool = False) -> Callable[[Callable[..., Ref]], Callable[..., Ref]]:
-    """Decorator: `function(ops, x, *numbers)` with the operator's own scalar arguments, on floating tensors."""
-
-    def decorate(function: Callable[..., Ref]) -> Callable[..., Ref]:
-        def lowering(builder: LoweringBuilder, x: Tensor, *numbers: Any, **vocabulary_operation: Any) -> Any:
-            if is_integral(x.dtype):
-                return NotImplemented
-            return elementwise(
-                builder, lambda ops, v: function(ops, v, *numbers, **vocabulary_operation), [x], heavy=heavy
-            )
-
-        for target in targets:
-            lowerings.add(target, lowering)
-        return function
-
-    return decorate
-
-
 def constant_like(ops: Any, like: Ref, value: Number) -> Ref:
     return ops.constant(value, ops.dtype(like))
-
-
-def _clamped(ops: Any, x: Ref, low: Number, high: Number) -> Ref:
-    """Clamp. Between equal zeros this takes the second operand, the value's own sign, as in eager."""
-    return ops.minimum(constant_like(ops, x, high), ops.maximum(constant_like(ops, x, low), x))
 
 
 @lowers(aten.relu.default)
@@ -474,68 +451,6 @@ def _relu(builder: LoweringBuilder, x: Tensor) -> Any:
     return elementwise(builder, lambda ops, v: ops.maximum(constant_like(ops, v, 0), v), [x])
 
 
-@_activation(aten.relu6.default)
-def _relu6(ops: Any, x: Ref) -> Ref:
-    return _clamped(ops, x, 0, 6)
-
-
-@_activation(aten.hardtanh.default)
-def _hardtanh(ops: Any, x: Ref, low: Number = -1, high: Number = 1) -> Ref:
-    return _clamped(ops, x, low, high)
-
-
-@_activation(aten.hardsigmoid.default)
-def _hardsigmoid(ops: Any, x: Ref) -> Ref:
-    shifted = _clamped(ops, ops.add(x, constant_like(ops, x, 3)), 0, 6)
-    return ops.mul(shifted, constant_like(ops, x, 1 / 6))
-
-
-@_activation(aten.hardswish.default)
-def _hardswish(ops: Any, x: Ref) -> Ref:
-    shifted = _clamped(ops, ops.add(x, constant_like(ops, x, 3)), 0, 6)
-    return ops.mul(ops.mul(x, shifted), constant_like(ops, x, 1 / 6))
-
-
-@_activation(aten.silu.default, heavy=True)
-def _silu(ops: Any, x: Ref) -> Ref:
-    return ops.div(x, ops.add(constant_like(ops, x, 1), ops.exp(ops.neg(x))))
-
-
-@_activation(aten.gelu.default, heavy=True)
-def _gelu(ops: Any, x: Ref, approximate: str = "none") -> Ref:
-    half = ops.mul(constant_like(ops, x, 0.5), x)
-    if approximate == "tanh":
-        cube = ops.mul(ops.mul(x, x), x)
-        inside = ops.add(x, ops.mul(constant_like(ops, x, 0.044715), cube))
-        curve = ops.tanh(ops.mul(constant_like(ops, x, math.sqrt(2 / math.pi)), inside))
-    else:
-        curve = ops.erf(ops.mul(x, constant_like(ops, x, math.sqrt(0.5))))
-    return ops.mul(half, ops.add(constant_like(ops, x, 1), curve))
-
-
-@_activation(aten.leaky_relu.default)
-def _leaky_relu(ops: Any, x: Ref, slope: Number = 0.01) -> Ref:
-    return ops.where(ops.gt(x, constant_like(ops, x, 0)), x, ops.mul(x, constant_like(ops, x, slope)))
-
-
-@_activation(aten.elu.default, heavy=True)
-def _elu(ops: Any, x: Ref, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) -> Ref:
-    negative = ops.mul(ops.expm1(ops.mul(x, constant_like(ops, x, input_scale))), constant_like(ops, x, alpha * scale))
-    return ops.where(ops.gt(x, constant_like(ops, x, 0)), ops.mul(x, constant_like(ops, x, scale)), negative)
-
-
-@_activation(aten.softplus.default, heavy=True)
-def _softplus(ops: Any, x: Ref, beta: Number = 1, threshold: Number = 20) -> Ref:
-    scaled = ops.mul(x, constant_like(ops, x, beta))
-    curve = ops.div(ops.log1p(ops.exp(scaled)), constant_like(ops, x, beta))
-    return ops.where(ops.gt(scaled, constant_like(ops, x, threshold)), x, curve)
-
-
-@_activation(aten.mish.default, heavy=True)
-def _mish(ops: Any, x: Ref) -> Ref:
-    return ops.mul(x, ops.tanh(ops.log1p(ops.exp(x))))
-
-
 @lowers(aten.prelu.default, aten._prelu_kernel.default)
 def _prelu(builder: LoweringBuilder, x: Tensor, weight: Tensor) -> Any:
     if weight.shape != (1,) * x.rank and "kernel" not in builder.target:
@@ -543,8 +458,3 @@ def _prelu(builder: LoweringBuilder, x: Tensor, weight: Tensor) -> Any:
     return elementwise(
         builder, lambda ops, v, w: ops.where(ops.gt(v, constant_like(ops, v, 0)), v, ops.mul(v, w)), [x, weight]
     )
-
-
-@_activation(aten.threshold.default)
-def _threshold(ops: Any, x: Ref, limit: Number, value: Number) -> Ref:
-    return ops.where(ops.le(x, constant_like(ops, x, limit)), constant_like(ops, x, value), x)

@@ -56,8 +56,8 @@ class LoopFunctions:
     """The elementary functions in formulas, named as in the vocabulary of loops."""
 
     def __getattr__(self, name: str) -> Callable[..., ScalarFormula]:
-        def call(first: ScalarFormula, *others: ScalarFormula) -> ScalarFormula:
-            return ScalarFormula(first.ops, first.ops.elementwise(name, first.ref, *(other.ref for other in others)))
+        def call(first: ScalarFormula, *others: Any) -> ScalarFormula:
+            return ScalarFormula(first.ops, first.ops.elementwise(name, first.ref, *map(first.lifted, others)))
 
         return call
 
@@ -65,6 +65,11 @@ class LoopFunctions:
     def where(condition: ScalarFormula, x: Any, y: Any, like: ScalarFormula | None = None) -> ScalarFormula:
         known = next(value for value in (x, y, like) if isinstance(value, ScalarFormula))
         return ScalarFormula(known.ops, known.ops.where(condition.ref, known.lifted(x), known.lifted(y)))
+
+    @staticmethod
+    def clamp(x: ScalarFormula, low: float, high: float) -> ScalarFormula:
+        """Between equal zeros this takes the second operand, the value's own sign, as in eager."""
+        return ScalarFormula(x.ops, x.ops.minimum(x.lifted(high), x.ops.maximum(x.lifted(low), x.ref)))
 
 
 FUNCTIONS = LoopFunctions()
