@@ -6,19 +6,16 @@ the graph must not have changed older memory. Also the translation of errors on 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 from stator.base.errors import Unsupported, UsageError
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.host.naming import module_of
-from stator.dynamo.values.base import CaptureContext, Lazy, RunningFrame, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Lazy, RunningFrame, unsupported
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.functions import BoundMethodValue
-from stator.dynamo.values.tensors.tensor import TensorValue
-
-from .index_bounds import index_bound
 
 _NAMES = """
     cholesky cholesky_inverse inv inverse solve lstsq eig eigh eigvals eigvalsh svd svdvals pinv pinverse matrix_rank
@@ -39,22 +36,9 @@ _TAKEN: dict[str, Callable[[bool | None], bool]] = {
 }  # by the end of a conditional jump's name
 
 
-def may_fail(name: str, args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
+def may_fail(name: str) -> bool:
     """Whether torch's function or method of this name raises for some matrices, weights or indices."""
-    name = name.removeprefix("linalg_").strip("_")
-    return name in _MAY_FAIL and not (name == "one_hot" and _are_classes(args, kwargs))
-
-
-def _are_classes(args: Sequence[Value], kwargs: Mapping[str, Value]) -> bool:
-    """Whether one_hot's indices are known to be below `num_classes`."""
-    given = [*args, *([kwargs["num_classes"]] if "num_classes" in kwargs else [])]
-    if len(given) != 2 or not isinstance(given[0], TensorValue) or given[0].node is None:
-        return False
-    classes = given[1]
-    if not isinstance(classes, ConstantValue) or type(classes.value) is not int:
-        return False
-    bound = index_bound(given[0].node)
-    return bound is not None and bound <= classes.value
+    return name.removeprefix("linalg_").strip("_") in _MAY_FAIL
 
 
 def is_noticed(context: CaptureContext) -> bool:

@@ -220,7 +220,7 @@ class GraphBuilder:
         """Run on fakes, then add one node. Raises NotATensorCall when the result holds no tensor."""
         noticed = is_noticed(self.context)
         self.any_noticed = self.any_noticed or noticed
-        if noticed and may_fail(_name(target), args, kwargs):
+        if noticed and may_fail(_name(target)):
             self.noticed = f"{_name(target)}, inside of `try` or `with`,"
             self.keep_repeatable()
         self.used, self.taken_numbers, self.mode.read = [], [], []
