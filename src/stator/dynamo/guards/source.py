@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any
+from typing import Any, ClassVar
 
 from stator.dynamo.host.naming import class_name, is_python_class, qualified_name
 from stator.dynamo.host.weak_references import can_be_referred_to
@@ -17,7 +17,12 @@ from stator.dynamo.host.weak_references import can_be_referred_to
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Base of all sources. `str(source)` is the Python expression that a user would write."""
+    """Base of all sources. `str(source)` is the Python expression that a user would write, by the template `text`."""
+
+    text: ClassVar[str] = "{0.name}"
+
+    def __str__(self) -> str:
+        return self.text.format(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +31,6 @@ class LocalSource(Source):
 
     name: str
 
-    def __str__(self) -> str:
-        return self.name
-
 
 @dataclass(frozen=True, slots=True)
 class CellSource(Source):
@@ -36,37 +38,31 @@ class CellSource(Source):
 
     name: str
 
-    def __str__(self) -> str:
-        return self.name
-
 
 @dataclass(frozen=True, slots=True)
 class FunctionSource(Source):
     """The function object whose frame is captured (root of defaults, closures and globals)."""
 
-    def __str__(self) -> str:
-        return "<function>"
+    text: ClassVar[str] = "<function>"
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalSource(Source):
     """A name in the globals dictionary of the frame itself."""
 
-    name: str
+    text: ClassVar[str] = "globals()[{0.name!r}]"
 
-    def __str__(self) -> str:
-        return f"globals()[{self.name!r}]"
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleGlobalSource(Source):
     """A name in the globals of another module (an inlined function's), reached through sys.modules[module].__dict__."""
 
+    text: ClassVar[str] = "{0.module}.{0.name}"
+
     module: str
     name: str
-
-    def __str__(self) -> str:
-        return f"{self.module}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +70,6 @@ class BuiltinSource(Source):
     """A name in `builtins`."""
 
     name: str
-
-    def __str__(self) -> str:
-        return self.name
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
@@ -95,9 +88,6 @@ class ConstantSource(Source):
     def value(self) -> Any:
         """The object; None after its death."""
         return self.held() if type(self.held) is _Weakly else self.held
-
-    def __str__(self) -> str:
-        return self.name
 
     def __repr__(self) -> str:
         return f"ConstantSource(name={self.name!r})"
@@ -131,21 +121,19 @@ def _same(one: object, other: object) -> bool:
 class AttrSource(Source):
     """`base.name` by getattr."""
 
+    text: ClassVar[str] = "{0.base}.{0.name}"
+
     base: Source
     name: str
-
-    def __str__(self) -> str:
-        return f"{self.base}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceDictSource(Source):
     """`base.__dict__`, read past any `__getattribute__`."""
 
-    base: Source
+    text: ClassVar[str] = "{0.base}.__dict__"
 
-    def __str__(self) -> str:
-        return f"{self.base}.__dict__"
+    base: Source
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
@@ -195,21 +183,19 @@ def _weakly(key: Any) -> Any:
 class TypeSource(Source):
     """`type(base)`."""
 
-    base: Source
+    text: ClassVar[str] = "type({0.base})"
 
-    def __str__(self) -> str:
-        return f"type({self.base})"
+    base: Source
 
 
 @dataclass(frozen=True, slots=True)
 class ClosureSource(Source):
     """`base.__closure__[index].cell_contents` of a function `base`."""
 
+    text: ClassVar[str] = "{0.base}.__closure__[{0.index}].cell_contents"
+
     base: Source
     index: int
-
-    def __str__(self) -> str:
-        return f"{self.base}.__closure__[{self.index}].cell_contents"
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,22 +218,20 @@ def length_source(source: Source) -> Source:
 class SizeSource(Source):
     """The size of a dimension of the tensor `base`."""
 
+    text: ClassVar[str] = "{0.base}.size({0.dim})"
+
     base: Source
     dim: int
-
-    def __str__(self) -> str:
-        return f"{self.base}.size({self.dim})"
 
 
 @dataclass(frozen=True, slots=True)
 class StrideSource(Source):
     """The stride of a dimension of the tensor `base`."""
 
+    text: ClassVar[str] = "{0.base}.stride({0.dim})"
+
     base: Source
     dim: int
-
-    def __str__(self) -> str:
-        return f"{self.base}.stride({self.dim})"
 
 
 @dataclass(frozen=True, slots=True)
