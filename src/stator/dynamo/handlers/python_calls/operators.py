@@ -28,36 +28,14 @@ from stator.dynamo.values.tensors.ragged_sizes import RaggedSize, compare_ragged
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue
 
+_NAMES = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift"]
 # operator -> (special method, reflected special method)
 _BINARY: dict[Any, tuple[str, str]] = {
-    operator.add: ("__add__", "__radd__"),
-    operator.sub: ("__sub__", "__rsub__"),
-    operator.mul: ("__mul__", "__rmul__"),
-    operator.truediv: ("__truediv__", "__rtruediv__"),
-    operator.floordiv: ("__floordiv__", "__rfloordiv__"),
-    operator.mod: ("__mod__", "__rmod__"),
-    operator.pow: ("__pow__", "__rpow__"),
-    operator.matmul: ("__matmul__", "__rmatmul__"),
-    operator.and_: ("__and__", "__rand__"),
-    operator.or_: ("__or__", "__ror__"),
-    operator.xor: ("__xor__", "__rxor__"),
-    operator.lshift: ("__lshift__", "__rlshift__"),
-    operator.rshift: ("__rshift__", "__rrshift__"),
+    getattr(operator, f"__{name}__"): (f"__{name}__", f"__r{name}__") for name in _NAMES
 }
+# operator -> (special method, plain operator)
 _IN_PLACE: dict[Any, tuple[str, Any]] = {
-    operator.iadd: ("__iadd__", operator.add),
-    operator.isub: ("__isub__", operator.sub),
-    operator.imul: ("__imul__", operator.mul),
-    operator.itruediv: ("__itruediv__", operator.truediv),
-    operator.ifloordiv: ("__ifloordiv__", operator.floordiv),
-    operator.imod: ("__imod__", operator.mod),
-    operator.ipow: ("__ipow__", operator.pow),
-    operator.imatmul: ("__imatmul__", operator.matmul),
-    operator.iand: ("__iand__", operator.and_),
-    operator.ior: ("__ior__", operator.or_),
-    operator.ixor: ("__ixor__", operator.xor),
-    operator.ilshift: ("__ilshift__", operator.lshift),
-    operator.irshift: ("__irshift__", operator.rshift),
+    getattr(operator, f"__i{name}__"): (f"__i{name}__", getattr(operator, f"__{name}__")) for name in _NAMES
 }
 _COMPARE: dict[Any, tuple[str, str]] = {
     operator.eq: ("__eq__", "__eq__"),
