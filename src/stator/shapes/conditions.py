@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Union
 
@@ -272,21 +272,6 @@ def divisibility(condition: Condition) -> tuple[Expr, Any, str] | None:
                     if whole == product and condition.expr - whole == atom.numerator * -sign:
                         return atom.numerator, atom.denominator, condition.relation
     return None
-
-
-def predicate(conditions: Iterable[Condition], symbols: Sequence[Symbol]) -> Callable[..., bool]:
-    """A function of the values of `symbols`, in this order, that says whether all conditions hold. The names of the
-    symbols are identifiers."""
-    given = ", ".join(symbol.name for symbol in symbols)
-    scope: dict[str, Any] = {"_symbols": tuple(symbols)}
-    parts: list[str] = []
-    for at, condition in enumerate(conditions):
-        if isinstance(condition, bool) or is_python(condition):
-            parts.append(str(condition))
-        else:  # with floats, whose text is not Python
-            scope[f"_condition{at}"] = condition
-            parts.append(f"_condition{at}.holds(dict(zip(_symbols, ({given},))))")
-    return eval(f"lambda {given}: {' and '.join(parts) or True}", scope)  # type: ignore[no-any-return]
 
 
 def is_python(value: Any) -> bool:

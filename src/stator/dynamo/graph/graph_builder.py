@@ -81,7 +81,6 @@ class GraphBuilder:
         self.requiring: dict[int, bool | None] = {}  # by id of a transformed function's tensor: does it require grad?
         self.backend_flags_set: set[Any] = set()  # getters of the flags that the captured code has set
         self.function_modes: list[Value] = []  # torch function modes that captured code entered
-        self.last_node: fx.Node | None = None
         self.made_leaves: dict[int, int] = {}  # by id of a fake that requires grad: the outermost step
         self.freed: dict[int, Any] = {}  # by id: autograd nodes whose backward captured code ran
         self.fullgraph = False  # an end of the graph would be an error
@@ -262,7 +261,7 @@ class GraphBuilder:
             node_args, node_kwargs = self._with_contents((node_args, node_kwargs))
         if target is operator.pow and not isinstance(node_args[0], fx.Node):
             target = torch.pow  # torch.fx writes the operator's call as `-2 ** x`, which is -(2 ** x)
-        node = self.last_node = self.graph.create_node(kind, target, tuple(node_args), node_kwargs)
+        node = self.graph.create_node(kind, target, tuple(node_args), node_kwargs)
         self.op_count += 1
         node.meta["place"] = self.context.place()
         if self.numbers.unknown.answered != answered:

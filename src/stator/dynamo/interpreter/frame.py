@@ -108,9 +108,6 @@ class Frame(CaptureState):
         self.handlers_kept = 0  # number of handlers that were running at entry and still are
 
     # -- stack --
-    def push(self, value: Value | None) -> None:
-        self.stack.append(value)
-
     def pop(self) -> Any:
         return self.stack.pop()
 

@@ -144,10 +144,6 @@ class TupleValue(SequenceValue):
         """Slices, sums and repetitions of a torch.Size are torch.Size; those of other subclasses are plain tuples."""
         return TupleValue(items, cls=torch.Size if self.cls is torch.Size else tuple)
 
-    @property
-    def is_named(self) -> bool:
-        return hasattr(self.cls, "_fields")
-
     def slot(self, context: CaptureContext, name: str, descriptor: Any) -> Value:
         """A field of a C struct sequence, such as torch.return_types.max."""
         fields = getattr(self.cls, "__match_args__", ())
