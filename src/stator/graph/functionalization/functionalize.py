@@ -481,8 +481,7 @@ class FunctionalTracer(FakeMode):
         part.meta.update(node.meta)
         part.meta["val"] = meta
         if isinstance(meta, (tuple, list)):  # a list of tensors beside other results
-            parts = [self._part(info, one, part, args, kwargs, tensors, at) for at, one in enumerate(meta)]
-            return type(meta)(parts)
+            return type(meta)([self._part(info, one, part, args, kwargs, tensors, at) for at, one in enumerate(meta)])
         return self._wrapped(info, meta, part, args, kwargs, tensors, index)
 
     def _wrapped(
