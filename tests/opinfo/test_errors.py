@@ -1,4 +1,4 @@
-"""What eager refuses and a shape rule refuses too, both refuse with the same type of exception."""
+"""What eager refuses, compiled code refuses too. Shape rules refuse with eager's type of exception."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from samples import IDENTIFIERS, OPERATORS
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import stator
 from stator.prims.record import records
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of deprecated operators and beta features
@@ -66,3 +67,19 @@ def test_errors_have_eagers_type(op: Any) -> None:
         except Exception:  # that eager raises is OpInfo's promise; which operator below does is what we look at
             continue
     assert not checker.mismatches, "\n".join(checker.mismatches)
+
+
+@pytest.mark.parametrize("op", [op for _, op in WITH_ERRORS], ids=[name for name, _ in WITH_ERRORS])
+def test_compiled_code_refuses_too(op: Any) -> None:
+    torch.manual_seed(0)
+    program = lambda sample: op.op(sample.input, *sample.args, **sample.kwargs)  # noqa: E731
+    for case in op.error_inputs_func(op, "cpu"):
+        try:
+            program(case.sample_input)
+        except Exception as error:
+            if "64 dims" in str(error):  # kernels have no such limit
+                continue
+        else:  # the operator of OpInfo raises, not the function of torch
+            continue
+        with pytest.raises(Exception):
+            stator.compile(program, dynamic=True)(case.sample_input)
