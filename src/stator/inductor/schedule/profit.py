@@ -16,6 +16,7 @@ MAX_OPERATIONS = 400  # beyond this, compile time and register spills grow faste
 MAX_BUFFERS = 28
 
 MIN_ROW = 16  # shorter rows make poor vectors
+HEAVY = 96  # operations for each element that few rows leave to a kernel which fills the device
 LONG_WORK = 65536  # few rows leave threads idle, whereas threads share a single row
 
 
@@ -40,6 +41,8 @@ def is_profitable(
     if len(buffers) > MAX_BUFFERS:
         return False
     if not fusion.flow and not _siblings(first, second, fusion, sizes, knowledge):
+        return False
+    if not fusion.flow and traits.programs and fusion.space.inner and _stores_across(fusion, knowledge):
         return False
     if fusion.space.inner and not _rows_fit(first, second, fusion, knowledge, traits):
         return False
@@ -90,6 +93,8 @@ def _rows_fit(
     if not first.space.inner and not second.space.inner and row < MIN_ROW:
         return False  # both are pointwise, so rows exist only because of this fusion
     single_phase = not first.space.inner and second.space.inner  # the first only feeds the reduction
+    if single_phase and rows < traits.programs and max(facts.operations for facts in first.facts) > HEAVY:
+        return False
     along = _rows_are_contiguous(fusion, knowledge)
     if not first.space.inner and not second.space.inner and not along:
         return False
@@ -102,6 +107,13 @@ def _rows_are_contiguous(fusion: Fusion, knowledge: SizeKnowledge) -> bool:
     """True if the inner loops walk through neighbouring elements of the widest access."""
     walk = strides(fusion.widest, fusion.space.loops, knowledge) if fusion.widest is not None else None
     return bool(walk) and walk[0][1] in fusion.space.inner  # type: ignore[index]
+
+
+def _stores_across(fusion: Fusion, knowledge: SizeKnowledge) -> bool:
+    """True if stores lie along other loops than the widest access: a copy that transposes what a sum reads by rows."""
+    lanes = fusion.lanes_first | fusion.lanes_second
+    walk = strides(fusion.widest, fusion.space.loops, knowledge) if fusion.widest is not None else None
+    return bool(lanes and walk) and walk[0][1].symbol not in lanes  # type: ignore[index]
 
 
 def _same_lanes(first: FusionCandidate, second: FusionCandidate, fusion: Fusion, readers: Mapping[str, int]) -> bool:
