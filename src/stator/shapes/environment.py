@@ -79,7 +79,8 @@ class Environment:
 
     A symbol without a hint stands for a number that is known only when the program runs. A question about it that its
     range does not answer raises Unsupported. If `assumes`, and if all numbers larger than 1 have one answer, that
-    answer is relied on instead. `locate` is called for the origin of each new fact.
+    answer is relied on instead. `locate` is called for the origin of each new fact. `fix` gives the value of a number
+    that no size depends on, and relies on it; None where nothing can hold it.
     """
 
     def __init__(self, locate: Callable[[], Any] | None = None, assumes: bool = False) -> None:
@@ -88,6 +89,7 @@ class Environment:
         self.facts: list[SizeFact] = []
         self.replacements: dict[Symbol, Expr] = {}
         self.locate = locate
+        self.fix: Callable[[Any], Any] | None = None
         self.assumes = assumes
         self.narrowed: dict[tuple[Symbol, str], SizeFact] = {}  # the fact that moved the "low" or "high" end last
         self._remembered: dict[Any, Any] = {}

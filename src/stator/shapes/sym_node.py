@@ -30,11 +30,11 @@ _OF_INTS = {one: OF_INTS[one] for one in (operator.add, operator.sub, operator.m
 
 
 def _of_one(function: Function) -> Callable[[SymbolicNode], SymbolicNode]:
-    return lambda node: node.computed(function)
+    return lambda node: node.combined(function, (node,))
 
 
 def _of_two(function: Function) -> Callable[[SymbolicNode, SymbolicNode], SymbolicNode]:
-    return lambda node, other: node.computed(function, other)
+    return lambda node, other: (node if type(other) is SymbolicNode else other).combined(function, (node, other))
 
 
 class SymbolicNode:
@@ -160,13 +160,12 @@ class SymbolicNode:
     def wrap_bool(self, truth: bool) -> SymbolicNode:
         return SymbolicNode(self.environment, truth, bool)
 
-    def computed(self, function: Function, *others: SymbolicNode) -> SymbolicNode:
-        """The node of `function(self, *others)`."""
-        nodes = (self, *others)
+    def combined(self, function: Function, nodes: Sequence[SymbolicNode]) -> SymbolicNode:
+        """The node of `function(*nodes)`."""
         kinds = [node.kind for node in nodes]
         if bool not in kinds and float not in kinds:  # most calls
             if function in COMPARISONS:
-                return self._condition(compare(COMPARISONS[function], self.value, others[0].value))
+                return self._condition(compare(COMPARISONS[function], nodes[0].value, nodes[1].value))
             if function in _OF_INTS:
                 value = _OF_INTS[function](*[as_expr(node.value) for node in nodes])
                 return SymbolicNode(self.environment, value, int)
@@ -185,7 +184,7 @@ class SymbolicNode:
     floordiv = int_floordiv = _of_two(operator.floordiv)
     int_truediv = float_truediv = _of_two(operator.truediv)
     truediv = _of_two(quotient)  # of floats, by code in C++
-    neg, abs, sym_float = _of_one(operator.neg), _of_one(abs), _of_one(float)
+    neg, abs, sqrt, sym_float = _of_one(operator.neg), _of_one(abs), _of_one(math.sqrt), _of_one(float)
     floor, ceil = _of_one(math.floor), _of_one(math.ceil)
     trunc = sym_int = _of_one(math.trunc)
     sym_min, sym_max = _of_two(min), _of_two(max)

@@ -19,7 +19,7 @@ from .wrappers import WrappedGraph, no_wrap
 
 def carry_numbers(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> WrappedGraph:
     """A wrapper: replaces the number inputs of a graph with tensors. The numbers are the placeholders with
-    `meta["number"]`. Other Python inputs stay as they are."""
+    `meta["number"]`: the node that capture had for it, or True. Other Python inputs stay as they are."""
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     positions = [at for at, node in enumerate(placeholders) if node.meta.get("number")]
     if not positions:
@@ -50,7 +50,7 @@ def _reading_tensors(gm: fx.GraphModule, positions: Sequence[int]) -> fx.GraphMo
         placeholder = placeholders[at]
         users = list(placeholder.users)
         with graph.inserting_after(placeholders[-1]):
-            number = graph.call_function(number_from_tensor, (placeholder,))
+            number = graph.call_function(number_from_tensor, (placeholder, placeholder.meta["number"]))
         for user in users:
             user.replace_input_with(placeholder, number)
     made = PlainGraphModule(gm, graph)

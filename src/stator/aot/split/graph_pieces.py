@@ -59,7 +59,7 @@ class GraphPiece:
                     copies[used] = made = graph.placeholder(used.name)
                     made.meta.update({key: value for key, value in used.meta.items() if key != "number"})
                     if used.op == "placeholder" and used.meta.get("number"):
-                        made.meta["number"] = True
+                        made.meta["number"] = used.meta["number"]
                     inputs.append(used)
         for setter in setters:
             graph.node_copy(setter)
@@ -177,7 +177,7 @@ def _with_flat_inputs(module: fx.GraphModule, args: Sequence[Any]) -> tuple[list
             if not isinstance(value, (tuple, list)):
                 copies[node] = graph.node_copy(node)
                 if type(value) is float:
-                    copies[node].meta["number"] = True
+                    copies[node].meta.setdefault("number", True)
                 flat.append(value)
                 continue
             leaves = pytree.tree_leaves(value)

@@ -71,6 +71,7 @@ class NumberNodes:
         self.recorder = recorder
         self.unknown = UnknownSizes()
         self.unknown.environment.locate = recorder.context.place
+        self.unknown.environment.fix = self._fixed_value
         self.assumptions = assumptions
         self.inputs = InputSizes(
             self.unknown.environment,
@@ -96,7 +97,7 @@ class NumberNodes:
         """Break the reference cycles at the end of the capture."""
         for table in (self._origins, self._inputs, self._ahead, self._read, self._nodes):
             table.clear()  # type: ignore[attr-defined]
-        self.unknown.environment.locate = None
+        self.unknown.environment.locate = self.unknown.environment.fix = None
 
     @property
     def environment(self) -> Environment:
@@ -253,7 +254,7 @@ class NumberNodes:
         if node.graph is not self.recorder.graph:
             raise unsupported("torch-argument", "a number of another part of the graph")
         node.meta["gives_float"] = True
-        return node, torch.SymFloat(Number())
+        return node, torch.SymFloat(Number(self.environment, value.expression, float))
 
     def _lowered_truth(self, tensor: TensorValue) -> tuple[Any, Any]:
         """The tensor itself: beside another tensor, a bool without dimensions means the bool in it."""
@@ -273,10 +274,13 @@ class NumberNodes:
         node = self._placeholder(value)
         if recorder.graph is not recorder.root:
             node = recorder.open[-1].lift_number(value, example)
-            node.meta["number"] = True
-        ask = lambda: _plain(value.constant())  # noqa: E731
-        number = Number(ask=ask, whole=whole, known=value.number.node, of_input=True)
+        number = node.meta["number"] = Number(self.environment, value.expression, int if whole else float)
         return node, torch.SymInt(number) if whole else torch.SymFloat(number)
+
+    def _fixed_value(self, expression: Any) -> Any:
+        """The value of a number of inputs, which a guard holds."""
+        kind = type(expression.evaluate(self.environment.hints))
+        return _plain(SymbolicNumber(self, expression, kind).constant())
 
     def _placeholder(self, value: SymbolicNumber) -> fx.Node:
         """A Python number as an input of the graph."""

@@ -245,7 +245,7 @@ class FakeMode(TorchDispatchMode):
         if info.composite:
             with self:
                 return func._op_dk(COMPOSITE, *args, **kwargs)
-        return self.dispatch(func, replace_numbers(args, Number.value), replace_numbers(kwargs, Number.value))
+        return self.dispatch(func, replace_numbers(args, Number.read), replace_numbers(kwargs, Number.read))
 
     def _fake_argument(self, value: Any, tensors: list[FakeTensor]) -> Any:
         kind = type(value)
@@ -427,7 +427,7 @@ class FakeMode(TorchDispatchMode):
     def number_held_by(self, fake: FakeTensor) -> Any:
         """Return the number in a zero-dim tensor as a symbolic number, which operators take without knowing its
         value."""
-        return torch.SymFloat(Number())
+        return torch.SymFloat(Number.unknown())
 
     def _constant_results(self, result: Any) -> Any:
         if isinstance(result, torch.Tensor):

@@ -7,10 +7,10 @@ them; any other operator reads the value. Control flow and sizes never use them.
 
 from __future__ import annotations
 
-import builtins
+import itertools
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,9 @@ from stator.prims.decompositions.decomposition_decorator import cast, conform
 from stator.prims.foreach import FOREACH
 from stator.prims.record import record
 from stator.prims.type_promotion import common_dtype, computation_dtype, is_integral, number_dtype
-from stator.shapes.conditions import compare
+from stator.shapes.environment import Environment
+from stator.shapes.expr import as_expr
+from stator.shapes.floats import FloatExpr, quotient
 from stator.shapes.sym_node import SymbolicNode
 
 aten = torch.ops.aten
@@ -51,208 +53,106 @@ Rule = Callable[..., Any]
 rules: Registry[OpOverload, Rule] = Registry("operator on numbers")
 
 
-class Number:
-    """The node of a SymFloat or SymInt. `tensor`: the zero-dim tensor that holds the number in a traced graph, else
-    None.
+class Number(SymbolicNode):
+    """The node of a number that operators take as a tensor: `tensor`, without dimensions, in a traced graph; None in a
+    capture, whose environment fixes the value where an operator needs it."""
 
-    ask: returns the value and relies on it from then on; None if the value is unknown. whole: whether the number is an
-        int. known: the number as an expression over inputs, of which capture asks questions. of_input: whether the
-        number is computed from inputs alone, so that capture has asked all questions about it. plain: the value of a
-        number of the code.
-    """
+    __slots__ = ("tensor",)
 
-    __slots__ = ("ask", "known", "of_input", "plain", "tensor", "whole")
-    constant = None  # torch reads this attribute
-
-    def __init__(
-        self,
-        tensor: torch.Tensor | None = None,
-        ask: Callable[[], Any] | None = None,
-        whole: bool = False,
-        known: SymbolicNode | None = None,
-        of_input: bool = False,
-        plain: float | None = None,
-    ) -> None:
+    def __init__(self, environment: Environment, value: Any, kind: type, tensor: torch.Tensor | None = None) -> None:
+        super().__init__(environment, value, kind)
         self.tensor = tensor
-        self.plain = plain
-        self.ask = ask if plain is None else lambda: plain
-        self.whole = whole if tensor is None else not tensor.dtype.is_floating_point
-        self.known = known
-        self.of_input = of_input
 
-    # -- torch's interface of symbolic nodes; see torch/csrc/utils/python_symnode.h --
-    def is_int(self) -> bool:
-        return self.whole
+    @classmethod
+    def unknown(cls, tensor: torch.Tensor | None = None) -> Number:
+        """A number that depends on data."""
+        environment = Environment()
+        symbol = environment.symbol(f"traced{next(_names)}", None)
+        if tensor is not None and not tensor.dtype.is_floating_point:
+            return cls(environment, symbol, int, tensor)
+        return cls(environment, FloatExpr(None, (symbol,)), float, tensor)
 
-    def is_float(self) -> bool:
-        return not self.whole
-
-    def is_bool(self) -> bool:
-        return False
-
-    def is_nested_int(self) -> bool:
-        return False
-
-    def is_constant(self) -> bool:
-        return False
-
-    def is_symbolic(self) -> bool:
-        return True
-
-    def has_hint(self) -> bool:
-        return self.ask is not None
-
-    def maybe_as_int(self) -> None:
-        return None
-
-    def maybe_as_float(self) -> None:
-        return None
-
-    def clone(self) -> Number:
-        return self
-
-    def __str__(self) -> str:
-        return "a number"
-
-    str = __repr__ = _graph_repr = __str__
-
-    @property
-    def hint(self) -> float:
-        return self.value()
-
-    def value(self) -> float:
-        if self.ask is None:
+    def read(self) -> Any:
+        """The value, which is relied on from then on."""
+        known = self._number()
+        if known is not None:
+            return known
+        if self.tensor is not None or self.environment.fix is None or not self.has_hint():
             raise DataDependent(
                 "data-dependent",
                 "a Python number that depends on data is needed while tracing",
                 hint="keep it in a tensor, or compute with it outside of the compiled region",
             )
-        return self.ask()
+        return self.environment.fix(self.value)
 
     def guard_float(self, file: Any, line: Any) -> float:
-        return self.value()
+        return float(self.read())
 
-    def guard_int(self, file: Any, line: Any) -> int:
-        return int(self.value())
+    def int_(self) -> int:
+        return int(self.read())
 
-    def guard_bool(self, file: Any, line: Any) -> bool:
-        return bool(self.value())
+    def bool_(self) -> bool:
+        return bool(self.read())
 
-    float_ = value
+    def wrap_int(self, number: int) -> Number:
+        return Number(self.environment, as_expr(number), int)
 
-    def sym_float(self) -> Number:
-        return self
+    def wrap_float(self, number: float) -> Number:
+        return Number(self.environment, number, float)
 
-    def wrap_int(self, value: int) -> Number:
-        return _constant(value)
+    def pow(self, other: Any) -> Number:
+        """Python decides by the values which type a power has."""
+        power = self.read() ** other.read()
+        return self.wrap_int(power) if type(power) is int else self.wrap_float(power)
 
-    wrap_float = wrap_bool = wrap_int
+    float_pow = pow_by_natural = pow
 
-    def is_between(self, low: float, high: float) -> bool:
-        """Whether the number lies between two others, which it does not equal. Capture relies on it where it is so;
-        a traced graph comes from a capture that has relied on it."""
-        if self.known is None:
-            return self.of_input
-        environment = self.known.environment
-        relations: list[Any] = [
-            compare(relation, self.known.value, bound)
-            for relation, bound in ((">", low), ("<", high))
-            if abs(bound) != math.inf
-        ]
-        holding = all(one.holds(environment.hints) for one in relations)
-        return holding and all(map(environment.decide, relations))
-
-    def __getattr__(self, name: builtins.str) -> Any:
-        """Arithmetic: in tensors of a traced graph, or of values which nothing relies on until they are needed."""
-        if name.startswith("__"):
-            raise AttributeError(name)
-        function = _FUNCTIONS.get(name)
-        if function is None or (self.ask is None and self.tensor is None):
-            raise DataDependent("data-dependent", f"{name} of a Python number that is not known while tracing")
-        return lambda *others: _computed(name, function, (self, *map(_as_number, others)))
-
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{name: getattr(operator, name) for name in ("add", "sub", "mul", "truediv", "neg", "pow")},
-    **{"float_truediv": operator.truediv, "float_pow": operator.pow, "sqrt": math.sqrt},
-}
-
-
-def _constant(value: float) -> Number:
-    return Number(whole=type(value) is int, of_input=True, plain=value)
-
-
-def _as_number(node: Number | SymbolicNode) -> Number:
-    """A size, which torch combines with numbers, as a number."""
-    if isinstance(node, Number):
+    def combined(self, function: Callable[..., Any], nodes: Sequence[SymbolicNode]) -> SymbolicNode:
+        node = super().combined(function, nodes)
+        if node.kind is not bool:
+            return Number(node.environment, node.value, node.kind, _in_tensors(function, nodes))
+        if not node.has_hint():
+            raise DataDependent("data-dependent", "a question about a number that is not known while tracing")
         return node
-    return Number(ask=lambda: node.environment.specialize(node.value), whole=node.is_int(), known=node, of_input=True)
 
 
-def _computed(name: str, function: Callable[..., Any], numbers: tuple[Number, ...]) -> Number:
-    of_input = all(number.of_input for number in numbers)
-    if any(number.tensor is not None for number in numbers):
-        return Number(_in_tensors(function, numbers), of_input=of_input)
-    if function is operator.pow:  # whose type depends on the values
-        return _constant(function(*[number.value() for number in numbers]))
-    whole = all(number.whole for number in numbers) and function not in (operator.truediv, math.sqrt)
-    return Number(
-        ask=lambda: function(*[number.value() for number in numbers]),
-        whole=whole,
-        known=_known(name, numbers),
-        of_input=of_input,
-    )
+_names = itertools.count()
 
 
-def _known(name: str, numbers: tuple[Number, ...]) -> SymbolicNode | None:
-    if name not in _EXPRESSED or any(number.known is None and number.plain is None for number in numbers):
-        return None
-    first = next((number.known for number in numbers if number.known is not None), None)
-    operands = [number.known or _wrapped(first, number.plain) for number in numbers]
-    return getattr(operands[0], name)(*operands[1:])  # type: ignore[no-any-return]
-
-
-def _wrapped(node: Any, value: Any) -> SymbolicNode:
-    return node.wrap_int(value) if type(value) is int else node.wrap_float(value)  # type: ignore[no-any-return]
-
-
-_EXPRESSED = frozenset(("add", "sub", "mul", "truediv", "float_truediv", "neg"))
-
-
-def _in_tensors(function: Callable[..., Any], numbers: tuple[Number, ...]) -> torch.Tensor:
+def _in_tensors(function: Callable[..., Any], nodes: Sequence[Any]) -> torch.Tensor | None:
     """Python's function of floats in float64, which has Python's bits. Ints of Python have no largest one."""
-    if function is not operator.truediv and all(number.whole for number in numbers):
-        raise DataDependent("data-dependent", "arithmetic of ints that are not known while tracing")
-    operands = [_operand_of_tensors(number) for number in numbers]
-    if function is operator.neg or function is math.sqrt:
-        return (aten.neg if function is operator.neg else aten.sqrt).default(operands[0])  # type: ignore[no-any-return]
-    if not isinstance(operands[0], torch.Tensor):
-        operands[0] = aten.full_like.default(operands[1], operands[0])
-    if function not in _OF_TENSORS:
+    tensors = [getattr(node, "tensor", None) for node in nodes]
+    if not any(isinstance(one, torch.Tensor) for one in tensors):
+        return None
+    made = _OF_TENSORS.get(function)
+    if made is None or (function not in (operator.truediv, float) and all(node.kind is int for node in nodes)):
         raise DataDependent("data-dependent", f"{function.__name__} of numbers that are not known while tracing")
-    return _OF_TENSORS[function](*operands)  # type: ignore[no-any-return]
+    operands = [
+        node.read() if tensor is None else cast(tensor, torch.float64)
+        for node, tensor in zip(nodes, tensors, strict=True)
+    ]
+    if tensors[0] is None:
+        operands[0] = aten.full_like.default(operands[1], float(operands[0]))
+    return made(*operands)  # type: ignore[no-any-return]
 
 
-def _operand_of_tensors(number: Number) -> Any:
-    if number.tensor is not None:
-        return cast(number.tensor, torch.float64)
-    if number.known is None:
-        return float(number.value())
-    kind = torch.SymInt if number.whole else torch.SymFloat
-    return aten.scalar_tensor.default(kind(number.known), dtype=torch.float64)
-
-
-_OF_TENSORS: dict[Callable[..., Any], OpOverload] = {
+_OF_TENSORS: dict[Any, Callable[..., Any]] = {
     **{operator.add: aten.add.Tensor, operator.sub: aten.sub.Tensor, operator.mul: aten.mul.Tensor},
-    operator.truediv: aten.div.Tensor,
+    **{operator.truediv: aten.div.Tensor, quotient: aten.div.Tensor, operator.neg: aten.neg.default},
+    **{math.sqrt: aten.sqrt.default, float: lambda one: one},
 }
 
 
-def symbolic(tensor: torch.Tensor, of_input: bool = False) -> Any:
-    """Return the number in a zero-dim tensor as an argument of operators: in a traced graph, its node."""
-    if not tensor.dtype.is_floating_point:
-        return torch.SymInt(Number(cast(tensor, torch.int64), of_input=of_input))
-    return torch.SymFloat(Number(cast(tensor, torch.float64), of_input=of_input))
+def symbolic(tensor: torch.Tensor, known: Any = None) -> Any:
+    """Return the number in a zero-dim tensor as an argument of operators: in a traced graph, its node. `known`: the
+    node that the capture of the graph had for it."""
+    whole = not tensor.dtype.is_floating_point
+    tensor = cast(tensor, torch.int64 if whole else torch.float64)
+    if isinstance(known, Number):
+        made = Number(known.environment, known.value, known.kind, tensor)
+    else:
+        made = Number.unknown(tensor)
+    return torch.SymInt(made) if whole else torch.SymFloat(made)
 
 
 SYMBOLIC = (torch.SymFloat, torch.SymInt)
@@ -285,7 +185,7 @@ def replace_numbers(value: Any, by: Callable[[Number], Any]) -> Any:
 
 def held(number: Number) -> Any:
     """Return the tensor that holds a number in a traced graph, or the value of another number."""
-    return number.value() if number.tensor is None else number.tensor
+    return number.read() if number.tensor is None else number.tensor
 
 
 def in_tensors(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -296,10 +196,10 @@ def in_tensors(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return tuple((replace_numbers(args, by), replace_numbers(kwargs, by)) for by in (stand_in, held))
 
 
-def number_from_tensor(tensor: torch.Tensor) -> Any:
+def number_from_tensor(tensor: torch.Tensor, known: Any = None) -> Any:
     """Read the number in a zero-dim tensor. Captured graphs call this function on a Python float that they take as a
-    tensor."""
-    return symbolic(tensor, of_input=True) if hasattr(tensor, "fake_mode") else tensor.item()
+    tensor. `known`: see `symbolic`."""
+    return symbolic(tensor, known) if hasattr(tensor, "fake_mode") else tensor.item()
 
 
 def takes_unknown_numbers(target: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -390,7 +290,7 @@ def _registers(*targets: OpOverload) -> Callable[[Rule], Rule]:
 
 def stand_in(number: Number) -> float:
     """Return a number of equal type, for shape rules, which only look at the type."""
-    return 1 if number.whole else 0.5
+    return 1 if number.kind is int else 0.5
 
 
 def _elementwise(single: OpOverload) -> Rule:

@@ -73,10 +73,12 @@ def takes(names: str, in_place: str = "") -> Callable[[Form], Form]:
 
 
 def is_between(number: Any, low: float, high: float) -> bool:
-    """Whether a number lies between two others."""
-    if is_number(number):
-        return number.node.is_between(low, high)  # type: ignore[no-any-return]
-    return type(number) in (int, float) and low < number < high
+    """Whether a number lies between two others. Capture relies on the answer."""
+    return _is_comparable(number) and bool(low < number) and bool(number < high)
+
+
+def _is_comparable(number: Any) -> bool:
+    return number.node.has_hint() if is_number(number) else type(number) in (int, float)
 
 
 def is_real_number(number: Any) -> bool:
@@ -85,11 +87,11 @@ def is_real_number(number: Any) -> bool:
 
 
 def is_nonzero(number: Any) -> bool:
-    return is_between(number, 0, math.inf) or is_between(number, -math.inf, 0)
+    return _is_comparable(number) and bool(number != 0)
 
 
 def is_positive(number: Any) -> bool:
-    return is_between(number, 0, math.inf)
+    return _is_comparable(number) and bool(number > 0)
 
 
 def number_tensor(number: Any, like: Any) -> torch.Tensor:
@@ -98,7 +100,7 @@ def number_tensor(number: Any, like: Any) -> torch.Tensor:
         return torch.tensor(number, dtype=torch.float64 if type(number) is float else torch.int64)
     if number.node.tensor is not None:
         return number.node.tensor  # type: ignore[no-any-return]
-    dtype = torch.int64 if number.node.whole else torch.float64
+    dtype = torch.int64 if number.node.kind is int else torch.float64
     return like.fake_mode.make(TensorMeta((), (), dtype, torch.device("cpu")))  # type: ignore[no-any-return]
 
 

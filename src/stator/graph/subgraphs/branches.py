@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor
-from stator.graph.fake.number_stand_ins import is_number, number_from_tensor
+from stator.graph.fake.number_stand_ins import Number, is_number, number_from_tensor
 from stator.graph.functionalization.functionalize import FunctionalTracer
 from stator.graph.ir.size_bindings import is_symbolic
 from stator.graph.tracing.tracer import run_graph
@@ -82,20 +82,20 @@ class Branches:
         return {"true": self.branches[True].graph, "false": self.branches[False].graph}
 
 
-def numbers_to_tensors(arguments: Sequence[Any]) -> tuple[list[Any], frozenset[int]]:
-    """Replace traced numbers by the tensors that hold them; also return the positions of these numbers."""
-    numbers = frozenset(at for at, value in enumerate(arguments) if is_number(value))
+def numbers_to_tensors(arguments: Sequence[Any]) -> tuple[list[Any], dict[int, Number]]:
+    """Replace traced numbers by the tensors that hold them; also return these numbers by position."""
+    numbers = {at: value.node for at, value in enumerate(arguments) if is_number(value)}
     return [value.node.tensor if at in numbers else value for at, value in enumerate(arguments)], numbers
 
 
-def branch_tracer(branch: Branch, numbers: frozenset[int], sizes: Mapping[int, Any]) -> SubgraphFunction:
+def branch_tracer(branch: Branch, numbers: Mapping[int, Number], sizes: Mapping[int, Any]) -> SubgraphFunction:
     """Make a function that traces the graph of a branch. It takes tensors in place of the numbers at `numbers`, and no
     sizes, which are symbols that graphs contain."""
 
     def run(tracer: FunctionalTracer, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
         remaining = iter(tensors)
         given = [sizes[at] if at in sizes else next(remaining) for at in range(len(tensors) + len(sizes))]
-        values = [number_from_tensor(value) if at in numbers else value for at, value in enumerate(given)]
+        values = [number_from_tensor(value, numbers[at]) if at in numbers else value for at, value in enumerate(given)]
         read = [values[index] for index in branch.reads]
         before = tracer.origin, tracer.place
         made = run_graph(branch.graph, read, tracer)
