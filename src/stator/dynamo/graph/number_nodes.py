@@ -254,7 +254,7 @@ class NumberNodes:
         if node.graph is not self.recorder.graph:
             raise unsupported("torch-argument", "a number of another part of the graph")
         node.meta["gives_float"] = True
-        return node, torch.SymFloat(Number(self.environment, value.expression, float))
+        return node, Number(self.environment, value.expression, float).argument
 
     def _lowered_truth(self, tensor: TensorValue) -> tuple[Any, Any]:
         """The tensor itself: beside another tensor, a bool without dimensions means the bool in it."""
@@ -275,7 +275,7 @@ class NumberNodes:
         if recorder.graph is not recorder.root:
             node = recorder.open[-1].lift_number(value, example)
         number = node.meta["number"] = Number(self.environment, value.expression, int if whole else float)
-        return node, torch.SymInt(number) if whole else torch.SymFloat(number)
+        return node, number.argument
 
     def _fixed_value(self, expression: Any) -> Any:
         """The value of a number of inputs, which a guard holds."""

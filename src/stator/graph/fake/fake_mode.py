@@ -427,7 +427,7 @@ class FakeMode(TorchDispatchMode):
     def number_held_by(self, fake: FakeTensor) -> Any:
         """Return the number in a zero-dim tensor as a symbolic number, which operators take without knowing its
         value."""
-        return torch.SymFloat(Number.unknown())
+        return Number.unknown().argument
 
     def _constant_results(self, result: Any) -> Any:
         if isinstance(result, torch.Tensor):

@@ -72,6 +72,11 @@ class Number(SymbolicNode):
             return cls(environment, symbol, int, tensor)
         return cls(environment, FloatExpr(None, (symbol,)), float, tensor)
 
+    @property
+    def argument(self) -> Any:
+        """The number as an argument of operators."""
+        return torch.SymInt(self) if self.kind is int else torch.SymFloat(self)
+
     def read(self) -> Any:
         """The value, which is relied on from then on."""
         known = self._number()
@@ -148,11 +153,9 @@ def symbolic(tensor: torch.Tensor, known: Any = None) -> Any:
     node that the capture of the graph had for it."""
     whole = not tensor.dtype.is_floating_point
     tensor = cast(tensor, torch.int64 if whole else torch.float64)
-    if isinstance(known, Number):
-        made = Number(known.environment, known.value, known.kind, tensor)
-    else:
-        made = Number.unknown(tensor)
-    return torch.SymInt(made) if whole else torch.SymFloat(made)
+    if not isinstance(known, Number):
+        return Number.unknown(tensor).argument
+    return Number(known.environment, known.value, known.kind, tensor).argument
 
 
 SYMBOLIC = (torch.SymFloat, torch.SymInt)

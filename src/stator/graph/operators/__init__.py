@@ -9,7 +9,6 @@ from . import (
     known_masks,
     masked_writes,
     mutation,
-    network_numbers,
     number_forms,
     number_functions,
     recurrent_layers,

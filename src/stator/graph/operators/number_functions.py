@@ -1,4 +1,4 @@
-"""Forms of dropout, random numbers and arithmetic whose numbers change between calls."""
+"""Forms of dropout, random numbers, normalisations, losses and attention whose numbers change between calls."""
 
 from __future__ import annotations
 
@@ -7,255 +7,69 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch._ops import OpOverload
 
 from stator.graph.fake.number_stand_ins import is_number
-from stator.prims.decompositions import quantiles
-from stator.prims.decompositions.decomposition_decorator import cast
-from stator.prims.layout import broadcast_shapes
-from stator.prims.type_promotion import computation_dtype
 
-from .data_dependent_functions import decomposed
-from .number_forms import (
-    below_autograd,
-    forms,
-    has_gradient,
-    is_between,
-    is_empty,
-    is_half,
-    is_nonzero,
-    is_positive,
-    is_real,
-    is_real_number,
-    number_tensor,
-    root,
-    takes,
-)
+from .data_dependent_functions import decomposed, stand_ins
+from .number_forms import below_autograd, forms, has_gradient, is_between, is_half, is_positive, is_real, takes
 
 aten = torch.ops.aten
-_SELU_SHIFT = 1.7580993408473766  # -alpha * scale of selu: what alpha dropout puts in place of dropped elements
 
 
 # ---- dropout --------------------------------------------------------------------------------------------------------
 
 
-def _noise(like: Any, keep: Any) -> Any:
-    """1 with probability `keep`, else 0; as eager draws it."""
-    return below_autograd(aten.bernoulli_.float, torch.empty_like(like), keep)
-
-
 @takes("dropout", "dropout_")
 def _dropout(input: Any, p: Any, train: bool) -> Any:
-    if not train or not is_between(p, 0, 1) or is_empty(input) or not is_real(input):
+    if not train or not is_between(p, 0, 1) or not is_real(input):
         return NotImplemented
     if input.device.type == "cpu":
-        return input * _noise(input, 1 - p).div_(1 - p)
+        return input * _noise(torch.empty_like(input), 1 - p)
     kept = below_autograd(aten.native_dropout.default, torch.ones_like(input), p, True)[1]
     return input * kept * (1 / (1 - p))
 
 
 @takes("feature_dropout", "feature_dropout_")
 def _feature_dropout(input: Any, p: Any, train: bool) -> Any:
-    if not train or not is_between(p, 0, 1) or is_empty(input) or not is_real(input) or input.dim() < 2:
+    if not train or not is_between(p, 0, 1) or not is_real(input) or input.dim() < 2:
         return NotImplemented
-    return input * _noise(_one_element_a_feature(input), 1 - p).div_(1 - p)
+    return input * _noise(input.new_empty([*input.shape[:2], *[1] * (input.dim() - 2)]), 1 - p)
 
 
-def _one_element_a_feature(input: Any) -> Any:
-    return input.new_empty([*input.shape[:2], *[1] * (input.dim() - 2)])
-
-
-@takes("alpha_dropout", "alpha_dropout_")
-def _alpha_dropout(input: Any, p: Any, train: bool, like: Any = None) -> Any:
-    """Dropped elements become `-_SELU_SHIFT`; a scale and a shift keep mean and variance (Klambauer et al., 2017)."""
-    if not train or not is_between(p, 0, 1) or is_empty(input) or not is_real(input):
-        return NotImplemented
-    noise = _noise(input if like is None else like, 1 - p)
-    scale = 1 / root((p * _SELU_SHIFT**2 + 1) * (1 - p))
-    shift = noise.add(-1).mul_(scale * _SELU_SHIFT).add_(scale * _SELU_SHIFT * p)
-    return input * noise.mul_(scale) + shift
-
-
-@takes("feature_alpha_dropout", "feature_alpha_dropout_")
-def _feature_alpha_dropout(input: Any, p: Any, train: bool) -> Any:
-    return NotImplemented if input.dim() < 2 else _alpha_dropout(input, p, train, _one_element_a_feature(input))
+def _noise(empty: Any, keep: Any) -> Any:
+    """1 / keep with probability `keep`, else 0; as eager draws it."""
+    return below_autograd(aten.bernoulli_.float, empty, keep).div_(keep)
 
 
 # ---- random numbers -------------------------------------------------------------------------------------------------
 
 
 def _draws(name: str, accepts: Callable[..., bool], target: OpOverload) -> None:
-    """Register a method that fills a tensor with random numbers. accepts: whether eager does, for the numbers."""
+    """Register a function that fills a tensor with random numbers. accepts: whether eager does, for the numbers."""
 
-    def form(self: Any, *numbers: Any, generator: Any = None, **named: Any) -> Any:
-        if not is_real(self) or has_gradient(self) or not accepts(self, *numbers, **named):
+    def form(input: Any, *numbers: Any, generator: Any = None, **named: Any) -> Any:
+        if has_gradient(input) or not accepts(input, *numbers, **named):
             return NotImplemented
-        return below_autograd(target, self, *numbers, generator=generator, **named)
+        return below_autograd(target, input, *numbers, generator=generator, **named)
 
     forms.add(name, form)
 
 
-def _is_interval(self: Any, low: Any = 0.0, high: Any = 1.0, **named: Any) -> bool:
+def _is_interval(input: Any, low: Any = 0.0, high: Any = 1.0, **named: Any) -> bool:
     low, high = named.get("from", low), named.get("to", high)
-    return is_between(high - low, 0, torch.finfo(self.dtype).max)
+    return is_real(input) and is_between(high - low, 0, torch.finfo(input.dtype).max)
 
 
 _draws("uniform_", _is_interval, aten.uniform_.default)
-_draws("normal_", lambda _, mean=0.0, std=1.0: is_positive(std), aten.normal_.default)
-_draws("log_normal_", lambda _, mean=1.0, std=2.0: is_positive(std), aten.log_normal_.default)
-_draws("cauchy_", lambda _, median=0.0, sigma=1.0: is_positive(sigma), aten.cauchy_.default)
-_draws("exponential_", lambda _, lambd=1.0: is_positive(lambd), aten.exponential_.default)
-_draws("geometric_", lambda _, p: is_between(p, 0, 1), aten.geometric_.default)
-
-
-@takes("bernoulli_")
-def _bernoulli_(self: Any, p: Any = 0.5, *, generator: Any = None) -> Any:
-    if not is_between(p, 0, 1) or has_gradient(self):
-        return NotImplemented
-    return below_autograd(aten.bernoulli_.float, self, p, generator=generator)
-
-
-@takes("bernoulli")
-def _bernoulli(input: Any, p: Any, *, generator: Any = None) -> Any:
-    if not is_between(p, 0, 1) or has_gradient(input):
-        return NotImplemented
-    return below_autograd(aten.bernoulli.p, input, p, generator=generator)
-
-
-# ---- arithmetic -----------------------------------------------------------------------------------------------------
-
-
-@takes("pow", "pow_ ipow")
-def _power(input: Any, exponent: Any) -> Any:
-    """By a tensor of the number, of which the gradient's formula asks nothing."""
-    tensor, number = (input, exponent) if isinstance(input, torch.Tensor) else (exponent, input)
-    if not is_number(number) or not isinstance(tensor, torch.Tensor) or not is_real(tensor) or not has_gradient(tensor):
-        return NotImplemented
-    made = number_tensor(number, tensor)
-    return torch.pow(input, made) if tensor is input else torch.pow(made, exponent)
-
-
-@takes("float_power", "float_power_")
-def _float_power(input: Any, exponent: Any) -> Any:
-    wide = [one.double() if isinstance(one, torch.Tensor) else one for one in (input, exponent)]
-    if any(isinstance(one, torch.Tensor) and one.is_complex() for one in (input, exponent)):
-        return NotImplemented
-    made = _power(*wide)
-    return torch.pow(*wide) if made is NotImplemented else made
-
-
-def _by_tensor(name: str, function: Callable[..., Any]) -> None:
-    """Register a function with a number as its second operand, which it rounds to the first one's dtype."""
-
-    @takes(name, f"{name}_")
-    def form(input: Any, other: Any) -> Any:
-        if not is_number(other) or not is_real(input):
-            return NotImplemented
-        return function(input, cast(number_tensor(other, input), input.dtype))
-
-
-_by_tensor("xlogy", torch.xlogy)
-_by_tensor("special_xlogy", torch.special.xlogy)
-_by_tensor("copysign", torch.copysign)
-
-
-@takes("lerp", "lerp_")
-def _lerp(input: Any, end: Any, weight: Any) -> Any:
-    if not is_number(weight) or not is_real(input, end) or not has_gradient(input, end):
-        return NotImplemented
-    wide = computation_dtype(input.dtype)
-    made = torch.lerp(cast(input, wide), cast(end, wide), cast(number_tensor(weight, input), wide))
-    return cast(made, input.dtype)
-
-
-def _with_alpha(name: str, combine: Callable[..., Any]) -> None:
-    @takes(name, f"{name}_")
-    def form(input: Any, other: Any, *, alpha: Any = 1) -> Any:
-        if not is_number(alpha) or not isinstance(other, torch.Tensor) or not has_gradient(input, other):
-            return NotImplemented
-        return combine(input, other * alpha) if is_real(input, other) else NotImplemented
-
-
-_with_alpha("add", torch.add)
-_with_alpha("sub", torch.sub)
-_with_alpha("subtract", torch.sub)
-
-
-@takes("index_add", "index_add_")
-def _index_add(input: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
-    if not is_real(input, source) or is_half(input):
-        return NotImplemented
-    return torch.index_add(input, dim, index, source * alpha)
-
-
-def _with_product(name: str, rank: int, product: Callable[..., Any]) -> None:
-    """Register beta * input + alpha * product of tensors of this rank. Half floats would be rounded once more than by
-    eager's kernel."""
-
-    @takes(name, f"{name}_")
-    def form(input: Any, first: Any, second: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-        if not is_real(input) or is_half(input) or not input.dtype is first.dtype is second.dtype:
-            return NotImplemented
-        ignores = not is_number(beta) and beta == 0  # the input, NaN or not
-        if first.dim() != rank or not is_real_number(alpha) or not (ignores or is_nonzero(beta)):
-            return NotImplemented
-        made = product(first, second) * alpha
-        if broadcast_shapes(tuple(input.shape), tuple(made.shape)) != tuple(made.shape):
-            return NotImplemented
-        return made if ignores else input * beta + made
-
-
-_with_product("addmm", 2, torch.mm)
-_with_product("addmv", 2, torch.mv)
-_with_product("addr", 1, torch.outer)
-_with_product("baddbmm", 3, torch.bmm)
-_with_product("addbmm", 3, lambda first, second: torch.bmm(first, second).sum(0))
-
-
-@takes("logit special_logit", "logit_")
-def _logit(input: Any, eps: Any = None) -> Any:
-    if not is_between(eps, 0, 0.5) or not is_real(input):
-        return NotImplemented
-    wide = input.float() if is_half(input) else input
-    inner = wide.clamp(eps, 1 - eps)
-    return torch.log(inner / (1 - inner)).to(input.dtype)
-
-
-@takes("nan_to_num", "nan_to_num_")
-def _nan_to_num(input: Any, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Any:
-    if not is_real(input):
-        return NotImplemented
-    limits = torch.finfo(input.dtype)
-    result = torch.where(torch.isnan(input), 0.0 if nan is None else nan, input)
-    result = torch.where(input == math.inf, limits.max if posinf is None else posinf, result)
-    return torch.where(input == -math.inf, limits.min if neginf is None else neginf, result)
-
-
-@takes("pad")
-def _pad(input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any:
-    return torch.constant_pad_nd(input, pad, value) if mode == "constant" and is_real(input) else NotImplemented
-
-
-@takes("celu", "celu_")
-def _celu(input: Any, alpha: Any = 1.0) -> Any:
-    return aten.elu.default(input, alpha, 1.0, 1 / alpha) if is_nonzero(alpha) else NotImplemented
-
-
-@takes("softshrink")
-def _softshrink(input: Any, lambd: Any = 0.5) -> Any:
-    return decomposed(aten.softshrink.default, input, lambd) if is_positive(lambd) else NotImplemented
-
-
-def _quantile(name: str, rule: Callable[..., Any]) -> None:
-    @takes(name)
-    def form(input: Any, q: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_between(q, 0, 1) or not is_real(input):
-            return NotImplemented
-        return rule(input, cast(number_tensor(q, input), input.dtype).to(input.device), *args, **kwargs)
-
-
-_quantile("quantile", quantiles.quantile)
-_quantile("nanquantile", quantiles.nanquantile)
+_draws("normal_", lambda x, mean=0.0, std=1.0: is_real(x) and is_positive(std), aten.normal_.default)
+_draws("log_normal_", lambda x, mean=1.0, std=2.0: is_real(x) and is_positive(std), aten.log_normal_.default)
+_draws("cauchy_", lambda x, median=0.0, sigma=1.0: is_real(x) and is_positive(sigma), aten.cauchy_.default)
+_draws("exponential_", lambda x, lambd=1.0: is_real(x) and is_positive(lambd), aten.exponential_.default)
+_draws("geometric_", lambda x, p: is_real(x) and is_between(p, 0, 1), aten.geometric_.default)
+_draws("bernoulli_", lambda x, p=0.5: is_between(p, 0, 1), aten.bernoulli_.float)
+_draws("bernoulli", lambda x, p: is_between(p, 0, 1), aten.bernoulli.p)
 
 
 @takes("normal")
@@ -263,14 +77,189 @@ def _normal(mean: Any, std: Any = 1.0, size: Any = None, *, generator: Any = Non
     """From tensors of means or deviations; from two numbers, an empty tensor is filled."""
     if has_gradient(mean, std) or options.get("out") is not None or options.get("requires_grad"):
         return NotImplemented
+    if not isinstance(std, torch.Tensor) and not is_positive(std):
+        return NotImplemented
     if size is not None:
-        return NotImplemented if not is_positive(std) else _filled_normally(mean, std, size, generator, options)
-    if isinstance(mean, torch.Tensor):
-        fits = is_real(mean) and is_positive(std)
-        return below_autograd(aten.normal.Tensor_float, mean, std, generator=generator) if fits else NotImplemented
-    return below_autograd(aten.normal.float_Tensor, mean, std, generator=generator) if is_real(std) else NotImplemented
+        return below_autograd(aten.normal_.default, torch.empty(size, **options), mean, std, generator=generator)
+    target = aten.normal.Tensor_float if isinstance(mean, torch.Tensor) else aten.normal.float_Tensor
+    return below_autograd(target, mean, std, generator=generator)
 
 
-def _filled_normally(mean: Any, std: Any, size: Any, generator: Any, options: dict[str, Any]) -> Any:
-    made = torch.empty(size, **options)
-    return below_autograd(aten.normal_.default, made, mean, std, generator=generator)
+# ---- normalisation --------------------------------------------------------------------------------------------------
+
+
+@takes("layer_norm")
+def _layer_norm(
+    input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5, cudnn_enable: bool = True
+) -> Any:
+    return _normalised(aten.native_layer_norm.default, input, list(normalized_shape), weight, bias, eps)
+
+
+@takes("rms_norm")
+def _rms_norm(input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
+    return _normalised(aten._fused_rms_norm.default, input, list(normalized_shape), weight, eps)
+
+
+@takes("group_norm")
+def _group_norm(
+    input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: Any = 1e-5, cudnn_enabled: bool = True
+) -> Any:
+    if input.dim() < 2 or is_number(num_groups):
+        return NotImplemented
+    images, channels, *size = input.shape
+    if any(one is not None and tuple(one.shape) != (channels,) for one in (weight, bias)):
+        return NotImplemented  # torch raises the error
+    sizes = images, channels, math.prod(size), num_groups
+    return _normalised(aten.native_group_norm.default, input, weight, bias, *sizes, eps)
+
+
+@takes("batch_norm")
+def _batch_norm(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: Any,
+    eps: Any,
+    cudnn_enabled: bool,
+) -> Any:
+    """The running statistics are written."""
+    if input.dim() < 2 or (running_mean is None) is not (running_var is None):
+        return NotImplemented
+    if running_mean is None:
+        return _normalised(aten._native_batch_norm_legit.no_stats, input, weight, bias, training, momentum, eps)
+    given = input, weight, bias, running_mean, running_var
+    if not training:
+        return _normalised(aten._native_batch_norm_legit_no_training.default, *given, momentum, eps)
+    functional = aten._native_batch_norm_legit_functional.default
+    made = decomposed(functional, *given, True, momentum, eps) if _are_alike(given) else NotImplemented
+    if made is NotImplemented:
+        return made
+    with torch.no_grad():
+        running_mean.copy_(made[3])
+        running_var.copy_(made[4])
+    return made[0]
+
+
+def _normalised(target: OpOverload, *args: Any) -> Any:
+    made = decomposed(target, *args) if _are_alike(args) else NotImplemented
+    return made if made is NotImplemented else made[0]
+
+
+def _are_alike(args: Any) -> bool:
+    """Whether all tensors are of one dtype: C++ has kernels for others."""
+    tensors = [one for one in args if isinstance(one, torch.Tensor)]
+    return is_real(*tensors) and len({one.dtype for one in tensors}) == 1
+
+
+@takes("pad")
+def _pad(input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any:
+    return torch.constant_pad_nd(input, pad, value) if mode == "constant" and is_real(input) else NotImplemented
+
+
+# ---- losses ---------------------------------------------------------------------------------------------------------
+
+
+@takes("cross_entropy_loss")
+def _cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    reduction: int = 1,
+    ignore_index: int = -100,
+    label_smoothing: Any = 0.0,
+) -> Any:
+    """(1 - s) times the loss of the labels, and s times the mean loss of all classes (Szegedy et al., 2016)."""
+    dim = 0 if input.dim() == 1 else 1
+    classes, soft = input.shape[dim], target.shape == input.shape  # probabilities of all classes
+    if not is_between(label_smoothing, 0, 1) or not is_real(input) or type(classes) is not int:
+        return NotImplemented
+    if target.is_floating_point() is not soft:
+        return NotImplemented  # torch raises the error
+    logs = F.log_softmax(input, dim)
+    weighted = logs if weight is None else logs * weight.view([-1, *[1] * (input.dim() - dim - 1)])
+    if soft:
+        smooth = target * (1 - label_smoothing) + label_smoothing / classes
+        loss = _reduced(-(weighted * smooth).sum(dim), 0 if reduction == 0 else 2)
+        return loss / (input.numel() / classes) if reduction == 1 else loss
+    names = {0: "none", 1: "mean", 2: "sum"}
+    labels = F.nll_loss(logs, target, weight, ignore_index=ignore_index, reduction=names[reduction])
+    ignored = target == ignore_index
+    smooth = _reduced((-weighted.sum(dim)).masked_fill(ignored, 0.0), 0 if reduction == 0 else 2)
+    if reduction == 1:
+        counted = torch.ones_like(logs.sum(dim)) if weight is None else weight[target.masked_fill(ignored, 0)]
+        smooth = smooth / counted.masked_fill(ignored, 0.0).sum()
+    return labels * (1 - label_smoothing) + smooth * (label_smoothing / classes)
+
+
+def _reduced(loss: Any, reduction: int) -> Any:
+    return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
+
+
+@takes("margin_ranking_loss")
+def _margin_ranking(input1: Any, input2: Any, target: Any, margin: Any = 0.0, reduction: int = 1) -> Any:
+    if not input1.dim() == input2.dim() == target.dim():
+        return NotImplemented  # torch raises the error
+    return _reduced((-target * (input1 - input2) + margin).clamp_min(0), reduction)
+
+
+@takes("triplet_margin_loss")
+def _triplet_margin(
+    anchor: Any,
+    positive: Any,
+    negative: Any,
+    margin: Any = 1.0,
+    p: Any = 2.0,
+    eps: Any = 1e-6,
+    swap: bool = False,
+    reduction: int = 1,
+) -> Any:
+    if anchor.dim() != positive.dim() or anchor.dim() != negative.dim() or is_number(p):
+        return NotImplemented
+
+    def distance(one: Any, other: Any) -> Any:
+        return torch.linalg.vector_norm(one - other + eps, p, -1)
+
+    far = distance(anchor, negative)
+    far = torch.min(far, distance(positive, negative)) if swap else far
+    return _reduced((distance(anchor, positive) + margin - far).clamp_min(0), reduction)
+
+
+# ---- attention ------------------------------------------------------------------------------------------------------
+
+
+@takes("scaled_dot_product_attention")
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: Any = 0.0,
+    is_causal: bool = False,
+    scale: Any = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """The query takes the scale in advance, in place of the kernel; half floats would be rounded once more. With
+    dropout, eager has no kernel on CPUs, and multiplies matrices."""
+    if not is_real(query) or is_half(query) or query.is_nested or query.dim() < 3:
+        return NotImplemented
+    width = query.shape[-1]
+    if not is_number(dropout_p):
+        attend = stand_ins.get(F.scaled_dot_product_attention)
+        assert attend is not None
+        query = query * scale * width**0.5
+        return attend(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa=enable_gqa)
+    if enable_gqa or query.device.type != "cpu" or (is_causal and attn_mask is not None):
+        return NotImplemented
+    scores = query * (width**-0.5 if scale is None else scale) @ key.transpose(-2, -1)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+    if attn_mask is not None:
+        scores = torch.where(attn_mask, scores, -math.inf) if attn_mask.dtype is torch.bool else scores + attn_mask
+    weights = torch.softmax(scores, -1)
+    if attn_mask is not None:  # a row of which nothing is seen has weights of zero
+        weights = torch.where((scores == -math.inf).all(-1, keepdim=True), 0.0, weights)
+    dropped = _dropout(weights, dropout_p, True)
+    return dropped if dropped is NotImplemented else dropped @ value

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from stator.prims.layout import holds, preserved_strides
 from stator.prims.record import TensorMeta, shape_rule
-from stator.prims.shape_rules.operands import elementwise, fresh, overloads
+from stator.prims.shape_rules.operands import elementwise, fresh, overloads, scalar_type
 from stator.prims.type_promotion import common_dtype
 
 LOSS = ("reduction",)
@@ -57,6 +59,7 @@ def nll_loss_forward(
 ) -> tuple[TensorMeta, TensorMeta]:
     if len(self.shape) not in (1, 2) or len(target.shape) > 1:
         raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
+    _check_labels(target)
     batched = len(self.shape) == 2
     if batched and not holds(self.shape[0] == target.shape[0]):
         raise RuntimeError(f"size mismatch (got input: {list(self.shape)}, target: {list(target.shape)})")
@@ -68,8 +71,14 @@ def nll_loss_forward(
 def nll_loss2d_forward(
     self: Any, target: Any, weight: Any, reduction: int, ignore_index: Any
 ) -> tuple[TensorMeta, TensorMeta]:
+    _check_labels(target)
     shape = (self.shape[0], *self.shape[2:]) if reduction == 0 else ()
     return fresh(shape, self), fresh((), self)
+
+
+def _check_labels(target: Any) -> None:
+    if target.dtype not in (torch.int64, torch.uint8):
+        raise RuntimeError(f"expected target dtype to be Long or Byte, but got {scalar_type(target.dtype)}")
 
 
 @shape_rule(*overloads("multi_margin_loss"), tags=LOSS)
