@@ -107,6 +107,9 @@ MAKING: dict[str, Program] = {
     "logspace": lambda x, f: x * torch.logspace(0, f, 8),
     "full": lambda x, f: x + torch.full((8,), f),
     "tensor": lambda x, f: x * torch.tensor([f] * 8),
+    "new_tensor": lambda x, f: x * x.new_tensor([[f, 2 * f] * 4, [1] * 8] * 3, dtype=None),
+    "Tensor": lambda x, f: x * torch.Tensor([f, 1.5] * 4) + torch.DoubleTensor([f]),
+    "largest": lambda x, f: x * max([0.2, 2 * f, 0.4, f**2]) - min(0.3, f, 1 - f),
     "pad": lambda x, f: F.pad(x, (1, 2), value=f),
     "masked_fill": lambda x, f: x.masked_fill(x > 0, f),
     "where": lambda x, f: torch.where(x > 0, f, x),
@@ -229,6 +232,38 @@ def test_floats_of_random_functions(name: str, backend: str) -> None:
 @pytest.mark.parametrize("backend", ["eager", "inductor"])
 def test_ints(name: str, backend: str) -> None:
     check(OF_INTS[name], INTS, backend, torch.float32, random=name == "dropout")
+
+
+def test_factors_that_are_zero_keep_gradients() -> None:
+    """A factor of zero drops a summand, but not its gradient."""
+    compiled, counts = stator.compile(lambda x, f: torch.addmm(x * 2, LEFT, RIGHT, beta=f, alpha=1 - f)), Counts()
+    for factor in (0.25, 0.5, 0.0, 1.0, 0.75):
+        x, y = (drawn(6, 8).requires_grad_() for _ in range(2))
+        y.data.copy_(x.data)
+        expected = torch.addmm(x * 2, LEFT, RIGHT, beta=factor, alpha=1 - factor)
+        torch.testing.assert_close(compiled(y, factor), expected)
+        torch.testing.assert_close(
+            *(torch.autograd.grad(one.sum(), it)[0] for one, it in ((compiled(y, factor), y), (expected, x)))
+        )
+    assert counts.compilations == 4
+
+
+@pytest.mark.parametrize("weight", [torch.ones(1), torch.ones(3)])
+def test_parameters_that_norms_refuse(weight: torch.Tensor) -> None:
+    compiled = stator.compile(lambda x, eps, norm: norm(x, weight, eps))
+    norms = (
+        lambda x, weight, eps: F.layer_norm(x, (8,), weight, eps=eps),
+        lambda x, weight, eps: F.rms_norm(x, (8,), weight, eps),
+        lambda x, weight, eps: F.group_norm(x, 2, weight, eps=eps),
+        lambda x, weight, eps: F.batch_norm(x, None, None, weight, None, True, 0.1, eps),
+    )
+    for norm in norms:
+        for eps in FLOATS[:3]:
+            with pytest.raises(RuntimeError) as expected:
+                norm(drawn(6, 8), weight, eps)
+            with pytest.raises(RuntimeError) as found:
+                compiled(drawn(6, 8), eps, norm)
+            assert str(found.value) == str(expected.value)
 
 
 def test_norms_to_which_gradients_are_clipped() -> None:

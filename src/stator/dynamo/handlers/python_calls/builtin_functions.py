@@ -441,7 +441,7 @@ def _extreme(
         measure = context.call(key, [item], {}) if by_key else item  # type: ignore[arg-type]
         if best is None or measure_of_best is None:
             best, measure_of_best = item, measure
-        elif not by_key and len(values) != 2 and _is_of_unknown(context, best, item):
+        elif not by_key and len(values) != 2 and _are_open(context, best, item):
             best = measure_of_best = context.call(context.known(function), [best, item], {})
         else:
             found = context.compare(better, measure, measure_of_best)
@@ -482,10 +482,10 @@ def _is_better(context: CaptureContext, found: Value, measure: Value, best: Valu
     return wanted
 
 
-def _is_of_unknown(context: CaptureContext, *numbers: Value) -> bool:
-    """Whether these are whole numbers that the graph has to compare, because it computes at least one of them."""
-    whole = all(one.python_type(context) is int for one in numbers)
-    return whole and any(map(is_open, numbers))
+def _are_open(context: CaptureContext, *numbers: Value) -> bool:
+    """Whether these are numbers of one type that are no constants: the larger one is an expression."""
+    kinds = {one.python_type(context) for one in numbers}
+    return (kinds == {int} or kinds == {float}) and any(map(is_open, numbers))
 
 
 @calls(max)

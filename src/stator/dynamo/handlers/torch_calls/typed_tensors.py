@@ -1,5 +1,5 @@
 """`torch.Tensor(…)`, `torch.FloatTensor(…)` and the like, which make an uninitialized tensor of given sizes or a tensor
-of given numbers. Factory functions are in torch_functions.py."""
+of given numbers; and tensors of numbers that are no constants. Factory functions are in torch_functions.py."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.interpreter.torch_overrides import as_subclass
 from stator.dynamo.values.base import CaptureContext, NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
-from stator.dynamo.values.containers.sequences import ListValue, TupleValue
+from stator.dynamo.values.containers.sequences import ListValue, SequenceValue, TupleValue
+from stator.dynamo.values.symbolic_numbers import is_open
 from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.dynamo.values.tensors.tensor_subclasses import TensorSubclassValue
 
 _NAMES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
 _TYPES = [getattr(torch, f"{name}Tensor") for name in _NAMES]
 _MOST_LITERALS = 4096  # in a graph
+_CPU = ConstantValue(torch.device("cpu"))
+_YES = ConstantValue(True)
 
 
 def _register(kind: Any) -> None:
     def handler(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
         dtype = torch.get_default_dtype() if kind is torch.Tensor else kind.dtype
-        named: dict[str, Value] = {"dtype": ConstantValue(dtype), "device": ConstantValue(torch.device("cpu"))}
+        named: dict[str, Value] = {"dtype": ConstantValue(dtype), "device": _CPU}
         if kwargs or (kind is torch.Tensor and torch._C._get_default_device() != "cpu"):
             raise _refusal(kind)
         if kind is torch.Tensor and len(args) == 1 and isinstance(args[0], (TensorValue, TensorSubclassValue)):
@@ -46,8 +49,56 @@ def _is_size(kind: type) -> bool:
     return issubclass(kind, int) and kind is not bool
 
 
+def tensor_of_numbers(context: CaptureContext, data: Value, kwargs: dict[str, Value]) -> Value | None:
+    """A tensor of a number that is no constant, or of nested lists with such numbers, without reading them. None
+    for dtypes for which eager refuses some values, and for lists of anything else than numbers."""
+    shape, numbers = [], [data]
+    while all(isinstance(one, SequenceValue) for one in numbers):
+        lists = [list(context.iterate(one)) for one in numbers]
+        shape.append(len(lists[0]))
+        if not shape[-1] or len({len(one) for one in lists}) > 1:
+            return None
+        numbers = [one for items in lists for one in items]
+    kinds = {number.python_type(context) for number in numbers}
+    if not any(map(is_open, numbers)) or not kinds <= _EXACT.keys():
+        return None
+    if not kwargs.keys() <= {"dtype", "device"}:
+        return None
+    kind = next(one for one in _EXACT if one in kinds)
+    own = torch.get_default_dtype() if kind is float else _EXACT[kind]
+    given = context.constant_of(kwargs["dtype"], "dtype") if "dtype" in kwargs else None
+    wanted: torch.dtype = own if given is None else given
+    if kind is not bool and not (wanted.is_floating_point or wanted is own):
+        return None
+    made = [_of_number(context, number, wanted) for number in numbers]
+    tensor = made[0]
+    if shape:
+        joined = context.record_function(torch.stack, [ListValue(made)], {})
+        tensor = context.record_method("reshape", [joined, context.known(tuple(shape))], {})
+    return context.record_method("to", [tensor], {"device": kwargs["device"]}) if "device" in kwargs else tensor
+
+
+_EXACT: dict[type, torch.dtype] = {float: torch.float64, int: torch.int64, bool: torch.bool}  # widest first
+
+
+def _of_number(context: CaptureContext, number: Value, wanted: torch.dtype) -> Value:
+    """A tensor without dimensions, by conversions that take every value that eager takes."""
+    kind = number.python_type(context)
+    if kind is bool and is_open(number):
+        held = context.recorder.numbers.tensor(number)
+        return context.record_method("to", [held], {"device": _CPU, "dtype": ConstantValue(wanted), "copy": _YES})
+    exact = ConstantValue(_EXACT[kind])
+    tensor = context.record_function(torch.scalar_tensor, [number], {"dtype": exact, "device": _CPU})
+    for dtype in (torch.float64, wanted) if wanted.is_floating_point else (wanted,):
+        tensor = context.record_method("to", [tensor, ConstantValue(dtype)], {})
+    return tensor
+
+
 def _of_numbers(context: CaptureContext, kind: Any, given: Value, named: dict[str, Value]) -> Value:
-    """Let the class itself convert the numbers now: its rules are not those of torch.tensor."""
+    """Let the class itself convert constants now: its rules are not those of torch.tensor."""
+    made = tensor_of_numbers(context, given, named)
+    if made is not None:
+        return made
     try:
         numbers = _plain_numbers(context, given)
     except NotConstant:
