@@ -273,10 +273,11 @@ def _operand(value: Any, wide: torch.dtype) -> Any:
     return cast(value, wide) if isinstance(value, torch.Tensor) else value
 
 
-def _registers(*targets: OpOverload) -> Callable[[Rule], Rule]:
+def _registers(*targets: OpOverload) -> Callable[[Any], Any]:
     """Register a rule; its result is cast and laid out by the operator's shape rule."""
 
-    def decorate(rule: Rule) -> Rule:
+    def decorate(rule: Any) -> Any:
+        assert rule is not None, targets
         for target in targets:
             shape = record(target).shape
             assert shape is not None, target
@@ -364,19 +365,6 @@ def _lerp(self: Any, end: Any, weight: Any) -> Any:
     return aten.lerp.Tensor(*(_operand(value, wide) for value in (self, end, weight)))
 
 
-@_registers(aten.clamp.default)
-def _clamp(self: Any, min: Any = None, max: Any = None) -> Any:
-    operands = (self, *(bound for bound in (min, max) if bound is not None))
-    wide = computation_dtype(common_dtype(operands))
-    result = cast(self, wide)
-    for bound, combine in ((min, aten.maximum.default), (max, aten.minimum.default)):
-        if is_number(bound):
-            result = combine(result, _operand(bound, wide))
-        elif bound is not None:
-            result = (aten.clamp_min if combine is aten.maximum.default else aten.clamp_max).default(result, bound)
-    return result
-
-
 def _of_rounded_number(single: OpOverload) -> Rule:
     """Eager rounds the number to the result's dtype first."""
 
@@ -396,12 +384,11 @@ def _divide_and_round(self: Any, other: Any, *, rounding_mode: str | None) -> An
     return aten.div.Tensor_mode(*_operands((self, other)), rounding_mode=rounding_mode)
 
 
-# activations whose decompositions calculate with their numbers by operators that have rules
-for _name in ("leaky_relu", "elu", "softplus", "hardtanh", "threshold", "hardshrink"):
+# operators whose decompositions calculate with their numbers by operators that have rules
+_registers(aten.clamp.default)(record(aten.clamp.default).decompose)
+for _name in ("leaky_relu", "elu", "softplus", "hardtanh", "threshold", "hardshrink", "softshrink"):
     for _target in (getattr(aten, _name).default, getattr(aten, f"{_name}_backward").default):
-        _rule = record(_target).decompose
-        assert _rule is not None, _target
-        _registers(_target)(_rule)
+        _registers(_target)(record(_target).decompose)
 
 
 def _of_tensors(rule: Rule) -> Rule:
