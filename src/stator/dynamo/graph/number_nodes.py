@@ -266,21 +266,19 @@ class NumberNodes:
         """A number that code ahead of the graph computes from inputs; a guarded constant if the operator needs its
         value."""
         recorder, example = self.recorder, _plain(value.example)
-        whole = type(example) is int
-        if not (recorder.takes_ints if whole else recorder.takes_floats):
+        if not (recorder.takes_ints if type(example) is int else recorder.takes_floats):
             number = self.size_of(value)
             return (number, number) if not is_symbolic(number) else (self.node(number), number)
         recorder.taken_numbers.append(value)
         node = self._placeholder(value)
+        number = node.meta["number"]
         if recorder.graph is not recorder.root:
             node = recorder.open[-1].lift_number(value, example)
-        number = node.meta["number"] = Number(self.environment, value.expression, int if whole else float)
         return node, number.argument
 
     def _fixed_value(self, expression: Any) -> Any:
         """The value of a number of inputs, which a guard holds."""
-        kind = type(expression.evaluate(self.environment.hints))
-        return _plain(SymbolicNumber(self, expression, kind).constant())
+        return _plain(SymbolicNumber(self, expression, type(self.environment.hint(expression))).constant())
 
     def _placeholder(self, value: SymbolicNumber) -> fx.Node:
         """A Python number as an input of the graph."""
@@ -291,7 +289,7 @@ class NumberNodes:
             recipe = self._recipe_ahead(value.expression)
             convert = plain_converter(value.kind)
             node: fx.Node = self.recorder.new_placeholder(name, example)
-            node.meta["number"] = True
+            node.meta["number"] = Number(self.environment, value.expression, type(example))
             recipe = recipe if convert is None else call_recipe(convert, recipe)
             self.recorder.inputs.append(GraphInput(node.name, recipe, example))
             return node
