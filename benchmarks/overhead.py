@@ -82,6 +82,23 @@ def report_calls(what: str, x: torch.Tensor) -> None:
     print("  over eager: " + ", ".join(f"{name} {ns[name] / ns['eager']:.2f}x" for name in list(calls)[1:]))
 
 
+def small_kernels(x: torch.Tensor) -> torch.Tensor:
+    """200 kernels: sums of columns and of rows by turns do not fuse."""
+    for _ in range(100):
+        x = x - x.sum(0, keepdim=True)
+        x = x * x.sum(1, keepdim=True)
+    return x
+
+
+def report_small_kernels() -> None:
+    compiled, x, times = stator.compile(small_kernels), torch.randn(4, 4) * 0.01, []
+    for _ in range(1000):
+        start = time.perf_counter()
+        compiled(x)
+        times.append(time.perf_counter() - start)
+    print(f"a graph of 200 small kernels: {statistics.median(times) * 1e6:.1f} us")
+
+
 class SmallModel(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -172,6 +189,7 @@ def main() -> None:
     print(f"import stator, beyond torch: {import_seconds():.2f} s")
     report_calls("x + 1 on 4 floats", torch.randn(4))
     report_calls("x + 1 on 4 floats that require a gradient", torch.randn(4, requires_grad=True))
+    report_small_kernels()
     report_training_step()
     with tempfile.TemporaryDirectory() as folder:
         environment = {"STATOR_CACHE_DIR": folder}

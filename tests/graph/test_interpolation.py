@@ -64,3 +64,23 @@ def test_to_as_many_or_twice_as_many_pixels(sizes: tuple[int, ...], factor: floa
     weights = torch.randn_like(expected)
     gradients = [torch.autograd.grad((result * weights).sum(), x)[0] for result in (found, expected)]
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(
+    "options", [{"size": (10, 14)}, {"size": (11, 13)}, {"size": (9, 40)}, {"size": (3, 1)}, {"scale_factor": 1.7}]
+)
+def test_gradients_of_known_sizes(options: dict[str, Any], memory_format: Any, aligned: bool) -> None:
+    x = torch.randn(2, 3, 5, 7).to(memory_format=memory_format).requires_grad_()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x * 2, mode="bilinear", align_corners=aligned, **options).sin()
+
+    expected, actual = program(x), stator.compile(program)(x)
+    grad = torch.randn_like(expected)
+    grad[0, 0, 1, 0] = torch.inf  # reaches its two neighbours along each dimension, and no others
+    torch.testing.assert_close(actual, expected)
+    wanted, found = (torch.autograd.grad(result, x, grad)[0] for result in (expected, actual))
+    torch.testing.assert_close(found.nan_to_num(7.0, 7.0, 7.0), wanted.nan_to_num(7.0, 7.0, 7.0), rtol=1e-4, atol=1e-4)
+    assert found.stride() == wanted.stride()
