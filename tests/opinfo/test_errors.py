@@ -77,7 +77,8 @@ def test_compiled_code_refuses_too(op: Any) -> None:
         try:
             program(case.sample_input)
         except Exception as error:
-            if "64 dims" in str(error):  # kernels have no such limit
+            # kernels have no limit of dimensions, and `out` of another dtype gets converted results
+            if "64 dims" in str(error) or "Expected out tensor to have dtype" in str(error):
                 continue
         else:  # the operator of OpInfo raises, not the function of torch
             continue

@@ -133,12 +133,20 @@ def _in_tensors(function: Callable[..., Any], nodes: Sequence[Any]) -> torch.Ten
     if made is None or (function not in (operator.truediv, float) and all(node.kind is int for node in nodes)):
         raise DataDependent("data-dependent", f"{function.__name__} of numbers that are not known while tracing")
     operands = [
-        node.read() if tensor is None else cast(tensor, torch.float64)
+        _without_tensor(node) if tensor is None else cast(tensor, torch.float64)
         for node, tensor in zip(nodes, tensors, strict=True)
     ]
-    if tensors[0] is None:
+    if not isinstance(operands[0], torch.Tensor):
         operands[0] = aten.full_like.default(operands[1], float(operands[0]))
     return made(*operands)  # type: ignore[no-any-return]
+
+
+def _without_tensor(node: SymbolicNode) -> Any:
+    """A number without a tensor: a size is one by its symbol, so that nothing relies on its value."""
+    if isinstance(node, Number) or not node.is_symbolic():
+        return node.int_() if node.kind is int else node.guard_float(None, 0)
+    size = torch.SymInt(node) if node.kind is int else torch.SymFloat(node)
+    return aten.scalar_tensor.default(size, dtype=torch.float64)
 
 
 _OF_TENSORS: dict[Any, Callable[..., Any]] = {
@@ -386,7 +394,7 @@ def _divide_and_round(self: Any, other: Any, *, rounding_mode: str | None) -> An
 
 # operators whose decompositions calculate with their numbers by operators that have rules
 _registers(aten.clamp.default)(record(aten.clamp.default).decompose)
-for _name in ("leaky_relu", "elu", "softplus", "hardtanh", "threshold", "hardshrink", "softshrink"):
+for _name in ("leaky_relu", "elu", "softplus", "hardtanh", "threshold", "hardshrink"):
     for _target in (getattr(aten, _name).default, getattr(aten, f"{_name}_backward").default):
         _registers(_target)(record(_target).decompose)
 

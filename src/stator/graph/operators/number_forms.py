@@ -50,11 +50,11 @@ def of_numbers(target: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     args, kwargs = (replace_numbers(one, lambda number: _in_a_tensor(number, mode)) for one in (tuple(args), kwargs))
     try:
         inspect.signature(form).bind(*args, **kwargs)
+    except TypeError:  # another signature, or an error that torch raises
+        return NotImplemented
+    try:
         return form(*args, **kwargs)
-    except (
-        TypeError,
-        DataDependent,
-    ):  # another signature, an error that torch raises, or a number that has to be known
+    except DataDependent:  # a number has to be known
         return NotImplemented
 
 

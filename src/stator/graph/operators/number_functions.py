@@ -159,6 +159,11 @@ def _pad(input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any
     return torch.constant_pad_nd(input, pad, value) if mode == "constant" and is_real(input) else NotImplemented
 
 
+@takes("softshrink")
+def _softshrink(input: Any, lambd: Any = 0.5) -> Any:
+    return decomposed(aten.softshrink.default, input, lambd) if is_positive(lambd) else NotImplemented
+
+
 # ---- losses ---------------------------------------------------------------------------------------------------------
 
 
@@ -174,7 +179,7 @@ def _cross_entropy(
     """(1 - s) times the loss of the labels, and s times the mean loss of all classes (Szegedy et al., 2016)."""
     dim = 0 if input.dim() == 1 else 1
     classes, soft = input.shape[dim], target.shape == input.shape  # probabilities of all classes
-    if not is_between(label_smoothing, 0, 1) or not is_real(input) or type(classes) is not int:
+    if not is_between(label_smoothing, 0, 1) or not is_real(input):
         return NotImplemented
     if target.is_floating_point() is not soft:
         return NotImplemented  # torch raises the error
