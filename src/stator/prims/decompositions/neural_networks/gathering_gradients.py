@@ -176,7 +176,7 @@ def upsample_linear_backward(
         if not unknown and size == target:
             continue
         low, high, weight = linear_places(size, target, align_corners, given[axis], result)
-        most = 0 if unknown else _most_readers(size, target, align_corners, given[axis])
+        most = _most_readers(size, target, align_corners, given[axis])
         if 0 < most <= _MOST_READERS:
             result = _summed_readers(result, axis + 2, size, most, (low, high, weight))
             continue
@@ -194,8 +194,11 @@ _MOST_READERS = 8
 _ROUNDING = 1 / 64  # of a position along a dimension of less than 2**16 elements in float32, at most
 
 
-def _most_readers(size: int, target: int, align_corners: bool, scale: float | None) -> int:
-    """Return the number of result positions that read one element, at most; 0 for dimensions too long to tell."""
+def _most_readers(size: Any, target: Any, align_corners: bool, scale: Any) -> int:
+    """Return the number of result positions that read one element, at most; 0 for symbols and for dimensions too long
+    to tell."""
+    if type(size) is not int or type(target) is not int or isinstance(scale, torch.SymFloat):
+        return 0
     if max(size, target) >= 1 << 16:
         return 0
     step = (size - 1) / (target - 1) if align_corners and target > 1 else scale_of(scale, size, target)
