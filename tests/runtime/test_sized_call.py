@@ -70,7 +70,8 @@ def test_code_is_bound_once_for_each_combination(make) -> None:
 
 
 def test_the_oldest_of_many_combinations_is_forgotten(make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "_MOST_SIZES", 3)
+    monkeypatch.setattr(host, "_SIZES", 3)
+    monkeypatch.setattr(host, "_BOUND", 0)
     known = BoundSizes(bound)
     run = make(known, ((0, 0),), False)
     for rows in (1, 2, 3, 4, 5):

@@ -35,6 +35,7 @@ idle: deque[Block] = deque(maxlen=_MOST_IDLE)
 _of_streams: dict[tuple[torch.device, int], deque[Block]] = {}
 _tokens = itertools.count()
 _needs: dict[int, tuple[torch.device, int]] = {}  # device, and bytes needed, of each living ArenaUser
+_most: dict[torch.device, int] = {}  # the largest of these: a program has an ArenaUser for each of its many sizes
 
 
 class Block:
@@ -61,12 +62,13 @@ class ArenaUser:
         self.device = device
         self.token = next(_tokens)
         _needs[self.token] = device, size
+        _most[device] = max(_most.get(device, 0), size)
         weakref.finalize(self, _forget, self.token)
 
     def fit(self, block: Block) -> tuple[torch.Tensor, ...]:
         """Return the tensors of the slots in a block that this program has not used before."""
         if block.memory is None or block.bytes < self.bytes:
-            block.bytes = max(_most_needed(self.device), self.bytes)  # fits every later program
+            block.bytes = max(_most.get(self.device, 0), self.bytes)  # fits every later program
             block.memory = _reserve(block.bytes, self.device)
             block.tensors.clear()
         for token in block.tensors.keys() - _needs.keys():  # freed while the block was in use
@@ -118,16 +120,15 @@ def _pools() -> list[deque[Block]]:
     return [idle, *_of_streams.values()]
 
 
-def _most_needed(device: torch.device) -> int:
-    return max((size for other, size in list(_needs.values()) if other == device), default=0)
-
-
 def _forget(token: int) -> None:
     """Drop the tensors of a program that was freed, and blocks larger than the remaining programs need."""
     freed = _needs.pop(token, None)
     if freed is None:
         return
-    device, most = freed[0], _most_needed(freed[0])
+    device, size = freed
+    if size >= _most.get(device, 0):
+        _most[device] = max((needed for other, needed in list(_needs.values()) if other == device), default=0)
+    most = _most[device]
     for pool in [idle] if device == _CPU else [pool for key, pool in list(_of_streams.items()) if key[0] == device]:
         for block in list(pool):
             block.tensors.pop(token, None)

@@ -39,7 +39,7 @@ class DeviceKernel(Protocol):
 
 Kernel = int | DeviceKernel  # the address of a C++ kernel, or a kernel of a GPU
 Kernels = Mapping[tuple[str, str], Kernel]  # by symbol and device
-_MOST_SIZES = 128
+_SIZES, _BOUND = 128, 1 << 15  # for which a program keeps its code: so many, or more if it binds little for each
 
 _FUNCTIONS = torch._C._VariableFunctions
 
@@ -218,13 +218,17 @@ class Binder:
 
 
 class BoundSizes(dict[Size, Callable[..., Any]]):
-    """The code of a program for the sizes that it has met; the oldest is forgotten where there are many."""
+    """The code of a program for the sizes that it has met; the oldest is forgotten where there are many.
+
+    A step of a long loop over growing sizes may take less time than making its code again.
+    """
 
     def __init__(self, at: Callable[..., Callable[..., Any]]) -> None:
         self.at = at
+        self.most = max(_SIZES, _BOUND // (1 + len(at.__code__.co_cellvars)))
 
     def __missing__(self, sizes: Size) -> Callable[..., Any]:
-        while len(self) >= _MOST_SIZES:
+        while len(self) >= self.most:
             self.pop(next(iter(self)), None)
         made = self[sizes] = self.at(*sizes)
         return made
