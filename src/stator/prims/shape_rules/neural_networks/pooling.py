@@ -98,34 +98,25 @@ def max_pool2d(
     return pooled(self, pooled_shape(self, 2, kernel_size, stride, padding, dilation, ceil_mode))
 
 
-@shape_rule(aten.avg_pool2d.default, tags=POOL)
-def avg_pool2d(
-    self: Any,
-    kernel_size: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: Any = None,
-) -> TensorMeta:
-    if divisor_override == 0:
-        raise RuntimeError("divisor must be not zero")
-    return pooled(self, pooled_shape(self, 2, kernel_size, stride, padding, 1, ceil_mode))
+def _avg_pool(rank: int) -> None:
+    @shape_rule(*overloads(f"avg_pool{rank}d"), tags=POOL)
+    def avg_pool(
+        self: Any,
+        kernel_size: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: Any = None,
+    ) -> TensorMeta:
+        if divisor_override == 0:
+            raise RuntimeError("divisor must be not zero")
+        shape = pooled_shape(self, rank, kernel_size, stride, padding, 1, ceil_mode)
+        return pooled(self, shape) if rank == 2 else fresh(shape, self)
 
 
-@shape_rule(*overloads("avg_pool3d"), tags=POOL)
-def avg_pool3d(
-    self: Any,
-    kernel_size: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: Any = None,
-) -> TensorMeta:
-    if divisor_override == 0:
-        raise RuntimeError("divisor must be not zero")
-    return fresh(pooled_shape(self, 3, kernel_size, stride, padding, 1, ceil_mode), self)
+_avg_pool(2)
+_avg_pool(3)
 
 
 def adaptive_shape(self: Any, output_size: Sequence[Any]) -> Sizes:
