@@ -88,7 +88,7 @@ class CaptureFakeMode(FakeMode):
         self.has_unknown_sizes = True
         if func in SCALAR_READS:
             self.read.append((tensors[0], result))
-        return self._wrap(op_info(func), result, tensors, args)
+        return self._wrap(op_info(func), result, tensors)
 
     def unknown_size(self) -> Any:
         if not self.may_keep_unknown_numbers():

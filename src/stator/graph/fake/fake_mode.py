@@ -227,7 +227,7 @@ class FakeMode(TorchDispatchMode):
         if info.mutates:
             return self._mutate(info, args, kwargs, tensors)
         metas = self.infer(info, args, kwargs, tensors)
-        result = self._wrap(info, metas, tensors, args)
+        result = self._wrap(info, metas, tensors)
         if not (info.random or info.communicates) and (tensors or func in KNOWN_VALUE_FACTORIES):
             self._follow_constants(func, args, kwargs, tensors, result)
         if func in KNOWN_VALUE_FACTORIES or func in UNINITIALIZED_FACTORIES:
@@ -286,9 +286,9 @@ class FakeMode(TorchDispatchMode):
     def _ruled(self, rule: ShapeRule, args: Sequence[Any], kwargs: dict[str, Any], tensors: list[FakeTensor]) -> Any:
         return by_rule(rule, args, kwargs) if has_symbols(tensors) else rule(*args, **kwargs)
 
-    def _wrap(self, info: SchemaFacts, metas: Any, tensors: list[FakeTensor], args: tuple[Any, ...]) -> Any:
+    def _wrap(self, info: SchemaFacts, metas: Any, tensors: list[FakeTensor]) -> Any:
         if isinstance(metas, (tuple, list)):
-            return type(metas)([self._wrap(info, meta, tensors, args) for meta in metas])
+            return type(metas)([self._wrap(info, meta, tensors) for meta in metas])
         return self._wrap_one(info, metas, tensors)
 
     def _wrap_one(self, info: SchemaFacts, meta: Any, tensors: list[FakeTensor]) -> Any:

@@ -22,7 +22,7 @@ def _rand(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(mode, FunctionalTracer):
         return NotImplemented
     info = op_info(aten.rand.default)
-    made = mode._wrap(info, mode.infer(info, args, kwargs, []), [], args)
+    made = mode._wrap(info, mode.infer(info, args, kwargs, []), [])
     if made.dtype.is_floating_point and made.device.type == "cpu":  # values on other devices are not tracked
         made.drawn = (made.fake_storage, made.fake_storage.version)
     return made
@@ -48,7 +48,7 @@ def _register(operator: str) -> None:
         if found is None:
             return NotImplemented
         info = op_info(target)
-        result = mode._wrap(info, mode.infer(info, args, kwargs, [tensor]), [tensor], args)
+        result = mode._wrap(info, mode.infer(info, args, kwargs, [tensor]), [tensor])
         if result.numel() == 1:
             result.hold(torch.full(tuple(result.shape), found))
         return result

@@ -160,7 +160,7 @@ class SymbolicMode(FakeMode):
         if func in SCALAR_READS and args[0].dtype is torch.bool:
             return self._truth()
         result = self.unknown.results(func, args, kwargs)
-        return result if result is NotImplemented else self._wrap(op_info(func), result, tensors, args)
+        return result if result is NotImplemented else self._wrap(op_info(func), result, tensors)
 
     def _truth(self) -> bool:
         name = f"data_{len(self.truths) + 1}"
