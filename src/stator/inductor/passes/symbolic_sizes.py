@@ -30,6 +30,9 @@ def with_expressions(gm: fx.GraphModule) -> tuple[fx.GraphModule, SizeKnowledge]
     if environment is None:
         return gm, NUMBERS_ONLY
     bindings = size_bindings(gm.graph)
+    for symbol, binding in [*bindings.items()]:  # what facts put in its place may be the size of another graph's input
+        if isinstance(equal := environment.simplify(symbol), Symbol):
+            bindings.setdefault(equal, binding)
     knowledge = SizeKnowledge(environment)
     made = described_graph(gm, knowledge)
     bound = set(bindings)
