@@ -78,11 +78,15 @@ def other_sizes(environment: Environment, generator: random.Random) -> list[dict
 
 
 def resized(tensor: torch.Tensor, shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
-    """A tensor of another shape with values in the range of the sample's, which may be indices."""
+    """A tensor of another shape with values in the range of the sample's, which may be indices. Ascending values, such
+    as boundaries to search in, ascend."""
     low, high = (tensor.min(), tensor.max()) if tensor.numel() else (tensor.new_zeros(()), tensor.new_ones(()))
     if tensor.dtype.is_floating_point:
-        return torch.rand(shape, generator=generator, dtype=tensor.dtype) * (high - low) + low
-    return torch.randint(int(low), int(high) + 1, tuple(shape), generator=generator).to(tensor.dtype)
+        made = torch.rand(shape, generator=generator, dtype=tensor.dtype) * (high - low) + low
+    else:
+        made = torch.randint(int(low), int(high) + 1, tuple(shape), generator=generator).to(tensor.dtype)
+    ascends = tensor.dim() > 0 and tensor.shape[-1] > 1 and bool((tensor.diff() >= 0).all())
+    return made.sort().values if ascends else made
 
 
 def problems(part: Sequence[tuple[str, Any]], count: int) -> Iterator[str]:

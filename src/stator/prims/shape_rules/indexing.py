@@ -168,6 +168,8 @@ def index_select(self: Any, dim: int, index: Any) -> TensorMeta:
         raise IndexError("index_select(): Index is supposed to be a vector")
     dim = wrap_dim(dim, len(shape))
     if not shape:
+        if not holds(numel(index.shape) == 1):
+            raise RuntimeError("index_select(): Index to scalar can have only 1 value")
         return fresh((), self)
     if has_zero(shape[dim : dim + 1]) and not has_zero(index.shape):
         error = IndexError if len(shape) == 1 else RuntimeError
