@@ -159,10 +159,11 @@ def evaluated(result: Any, values: dict[Symbol, int]) -> Any:
 
 
 def significant(result: Any) -> Any:
-    """A rule's result on numbers without the strides of dimensions of one element, which mean nothing."""
+    """A rule's result on numbers without the strides of dimensions of one element, which mean nothing. Nor do those of
+    other dimensions that follow from these where there are no elements."""
     if isinstance(result, TensorMeta):
-        strides = zip(result.shape, result.stride, strict=True)
-        return replace(result, stride=tuple(None if size == 1 else stride for size, stride in strides))
+        strides, empty = zip(result.shape, result.stride, strict=True), {0, 1} <= {*result.shape}
+        return replace(result, stride=tuple(None if size == 1 or empty else stride for size, stride in strides))
     return tuple(map(significant, result)) if isinstance(result, tuple) else result
 
 

@@ -347,6 +347,11 @@ def elementwise_strides(shape: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -
         if all(strides == first for _, strides in operands) and is_dense(shape, first):
             return first
     order = _stride_order(shape, [_expanded_strides(shape, *operand) for operand in operands])
+    for dim, size in enumerate(shape):
+        if type(size) is torch.SymInt and _order_relies_on_several(shape, operands, dim, order):
+            with assume_several(()):
+                if size == 1:  # relied on, one way or the other: strides of other dimensions follow from it
+                    return elementwise_strides((*shape[:dim], 1, *shape[dim + 1 :]), operands)
     if order == list(range(len(shape) - 1, -1, -1)):
         return contiguous
     dense: list[Any] = [1] * len(shape)
@@ -363,6 +368,19 @@ def _expanded_strides(shape: Sizes, operand_shape: Sizes, strides: Sizes) -> Siz
         0 if own == 1 and size != 1 else stride
         for own, size, stride in zip(operand_shape, shape[missing:], strides, strict=True)
     )
+
+
+def _order_relies_on_several(
+    shape: Sizes, operands: Sequence[tuple[Sizes, Sizes]], dim: int, order: Sequence[int]
+) -> bool:
+    """Whether the other dimensions would come in another order if `dim` had one element: operands with one element
+    there would not be broadcast, and their strides would count."""
+    places = [(own, dim - len(shape) + len(own)) for own, _ in operands]
+    if not any(at >= 0 and type(own[at]) is int for own, at in places):
+        return False
+    one = (*shape[:dim], 1, *shape[dim + 1 :])
+    other = _stride_order(one, [_expanded_strides(one, *operand) for operand in operands])
+    return [each for each in other if each != dim] != [each for each in order if each != dim]
 
 
 def _stride_order(shape: Sizes, operand_strides: Sequence[Sizes]) -> list[int]:
