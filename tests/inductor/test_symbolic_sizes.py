@@ -161,3 +161,16 @@ def test_writes_through_no_copies_of_a_tensor() -> None:
     for rows in (1, 0):
         x = torch.randn(rows, 3)
         torch.testing.assert_close(compiled(x), program(x))
+
+
+@pytest.mark.parametrize("layout", (torch.contiguous_format, torch.channels_last))
+@pytest.mark.filterwarnings("error:stator")
+def test_group_norm_over_symbolic_channels(layout: torch.memory_format) -> None:
+    """The number of channels of a group is an expression, by which lowering chooses its loops."""
+    compiled = stator.compile(lambda x: F.group_norm(x, 3), dynamic=True)
+    for channels in (6, 12, 27, 3):
+        x = torch.randn(2, channels, 5, 4).to(memory_format=layout).requires_grad_()
+        expected, found = F.group_norm(x, 3), compiled(x)
+        torch.testing.assert_close(found, expected)
+        gradients = [torch.autograd.grad(one.sin().sum(), x)[0] for one in (found, expected)]
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)

@@ -111,13 +111,14 @@ def _group_norm(
 ) -> Any:
     if not has_elements(x):
         return NotImplemented
-    if x.device.type == "cpu" and 1 < channels // groups < WIDE_GROUP and is_channels_last(x):
+    width = channels // groups
+    if x.device.type == "cpu" and 1 < x.sizes.hint(width) < WIDE_GROUP and is_channels_last(x):
         return _group_norm_nhwc(builder, x, weight, bias, groups, eps)
     rest = x.shape[2:]
-    grouped = reshape(x, (batch, groups, channels // groups, *rest))
+    grouped = reshape(x, (batch, groups, width, *rest))
     dims = tuple(range(2, grouped.rank))
     rstd, mean, centers = _inverse_deviation(builder, grouped, dims, eps)
-    per_channel = (1, groups, channels // groups, *([1] * len(rest)))
+    per_channel = (1, groups, width, *([1] * len(rest)))
     weight, bias = (None if part is None else reshape(part, per_channel) for part in (weight, bias))
     out = reshape(_normalized(builder, grouped, centers, rstd, weight, bias), x.shape)
     return [out, *_saved(builder, reshape(mean, (batch, groups)), reshape(rstd, (batch, groups)))]
