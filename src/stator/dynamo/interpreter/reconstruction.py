@@ -33,7 +33,6 @@ from stator.dynamo.values.containers.live_iterators import LiveIterator
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import AppendOnlyList, ListValue
 from stator.dynamo.values.containers.sets import SetValue
-from stator.dynamo.values.context_variables import ContextVariable
 from stator.dynamo.values.objects import MISSING, ObjectValue
 from stator.dynamo.values.scopes import CellValue, GlobalScope
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
@@ -165,9 +164,6 @@ class FrameReconstructor:
             self.effects.append(call_effect(support.replace_list, target, self._listed(value.items)))
         elif isinstance(value, SetValue):
             self.effects.append(call_effect(support.replace_set, target, self._listed(value.members.values())))
-        elif isinstance(value, ContextVariable):
-            self.effects += value.effects(self)
-            return  # a guard fixes the variable's identity
         else:
             raise unsupported("mutation", f"changing {value.describe(self.context)}")
         self._changed[id(value)] = value

@@ -41,8 +41,7 @@ from stator.dynamo.values.base import CaptureContext, Lazy, NotConstant, Raised,
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import TupleValue
-from stator.dynamo.values.context_variables import ContextVariable
-from stator.dynamo.values.objects import ObjectValue
+from stator.dynamo.values.objects import MISSING, ObjectValue, c_methods
 from stator.dynamo.values.partials import PartialValue
 from stator.dynamo.values.tensors.tensor import TensorValue
 
@@ -145,7 +144,34 @@ def _wrap_context_variable(context: CaptureContext, obj: ContextVar[Any], source
     if source is None:
         source = ConstantSource(obj.name, obj)
     context.guard(source, GuardKind.IS, obj)
-    return ContextVariable(obj, source)
+    return ObjectValue(ContextVar, obj, source)
+
+
+def _context_value(variable: ContextVar[Any]) -> Any:
+    """Its value in the current context, or its own default; MISSING if it has neither."""
+    try:
+        return variable.get()
+    except LookupError:
+        return MISSING
+
+
+def _value_set(variable: ContextVar[Any]) -> Any:
+    """Its value in the current context, or MISSING."""
+    return variable.get(MISSING)
+
+
+@c_methods.register(ContextVar.get)
+def _get_context_value(context: CaptureContext, variable: ObjectValue, default: Value | None = None) -> Value:
+    """A guard holds the value. `set` and `reset` end the graph."""
+    assert variable.source is not None
+    read = _context_value if default is None else _value_set
+    source, found = CallSource(read, (variable.source,)), read(variable.obj)
+    if found is not MISSING:
+        return context.wrap(found, source)
+    context.guard(source, GuardKind.IS, MISSING)
+    if default is None:
+        raise context.raised_with(LookupError, [variable])
+    return default
 
 
 # ---- sys ----
