@@ -24,6 +24,7 @@ from stator.dynamo.host.native_status import native
 from stator.dynamo.ir.capture_result import CapturedFrame
 from stator.dynamo.ir.resume import resumption_of
 from stator.dynamo.ir.torch_state import autocast_nesting
+from stator.graph.subgraphs.generators import default_generator
 
 from .compiled_frames import hit_count, retire_version
 
@@ -36,7 +37,7 @@ def generator_states(devices: Sequence[torch.device], *others: Any) -> list[Call
     """Functions that restore torch's random number generators of these devices, and the given generators of
     `random.Random`, `numpy.random.RandomState` or `Generator`, to their present states."""
     found: list[Callable[[], object]] = []
-    for generator in (*map(_generator, devices), *others):
+    for generator in (*map(default_generator, devices), *others):
         if isinstance(generator, random.Random):
             found.append(partial(random.Random.setstate, generator, random.Random.getstate(generator)))
         elif hasattr(generator, "bit_generator"):  # a numpy.random.Generator
@@ -45,13 +46,6 @@ def generator_states(devices: Sequence[torch.device], *others: Any) -> list[Call
         else:
             found.append(partial(generator.set_state, generator.get_state()))
     return found
-
-
-def _generator(device: torch.device) -> Any:
-    if device.type == "cpu":
-        return torch.default_generator
-    module = torch.get_device_module(device)
-    return module.default_generators[module.current_device() if device.index is None else device.index]
 
 
 class GraphFailure:

@@ -11,7 +11,7 @@ import torch
 from torch._ops import OpOverload
 
 from stator.graph.fake.fake_mode import flat_tensors
-from stator.graph.ir.schema import argument, op_info
+from stator.graph.ir.schema import argument, is_random_call, op_info
 
 aten = torch.ops.aten
 
@@ -20,15 +20,16 @@ class Footprint:
     """The effects of a graph.
 
     written: storages of fake tensors, by id.
-    drawn_on: devices whose generators the graph draws from.
+    drawn_on: devices whose generators the graph draws from. draws: the number of operators that draw.
     speaks: whether other processes take part.
     """
 
-    __slots__ = ("drawn_on", "speaks", "written")
+    __slots__ = ("drawn_on", "draws", "speaks", "written")
 
     def __init__(self) -> None:
         self.written: dict[int, Any] = {}
         self.drawn_on: set[torch.device] = set()
+        self.draws = 0
         self.speaks = False
 
     def note(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -89,10 +90,13 @@ def _writes_statistics(seen: Footprint, func: OpOverload, args: tuple[Any, ...],
 
 
 def _draws(seen: Footprint, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if not is_random_call(func, args, kwargs):
+        return
     tensors = flat_tensors([*args, *kwargs.values()])
     device = torch.device(kwargs.get("device") or (tensors[0].device if tensors else torch.get_default_device()))
     if device.type != "meta":  # the meta device has no generator
         seen.drawn_on.add(device)
+        seen.draws += 1
 
 
 def _speaks(seen: Footprint, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from stator.prims.layout import contiguous_strides, is_dense
 from stator.prims.record import TensorMeta
 
 from .custom_autograd import run_subgraph
-from .generators import default_generator, random_devices_of, replay_random_numbers, state_layouts, states_of
+from .generators import random_devices_of
 from .subgraph_ops import Compiled, SubgraphFunction, SubgraphOp, fresh_layout, record_subgraph, trace_subgraph
 
 
@@ -146,99 +146,64 @@ def _differentiable(dtype: torch.dtype) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class BranchChoice:
-    """Two functions of the same tensors, for true and for false. Both return tensors laid out as `results`.
-
-    devices: the devices whose random numbers are replayed from given generator states.
-    """
+    """Two functions of the same tensors, for true and for false. Both return tensors laid out as `results`."""
 
     name: str
     functions: Sequence[SubgraphFunction]
     results: Sequence[TensorMeta]
-    devices: tuple[torch.device, ...] = ()
 
     def record(
-        self, condition: FakeTensor, states: Sequence[FakeTensor], tensors: Sequence[FakeTensor], again: bool
-    ) -> tuple[list[FakeTensor], list[FakeTensor], tuple[torch.device, ...]]:
-        """Record the node if the mode is a tracer; otherwise only make the results. Runs below autograd.
-
-        Returns the results and, if `again` is set and a branch draws random numbers, the generator states for a replay
-        with their devices.
-        """
+        self, condition: FakeTensor, tensors: Sequence[FakeTensor], differentiated: bool = False
+    ) -> tuple[FakeTensor, ...]:
+        """Record the node if the mode is a tracer; otherwise only make the results. Runs below autograd."""
         mode = condition.fake_mode
         if not isinstance(mode, FunctionalTracer):
-            return [mode.make(meta) for meta in self.results], list(states), self.devices
+            return tuple([mode.make(meta) for meta in self.results])
         given = [tensor.meta for tensor in tensors]
         graphs = [trace_subgraph(mode, function, given, self.results, self.name) for function in self.functions]
-        if self.devices:
-            part = SubgraphOp(self.name, graphs, self.results, _ReplayBranch(self.devices))
-            return record_subgraph(mode, part, [condition, *states, *tensors]), list(states), self.devices
-        drawn = random_devices_of(graphs)
-        kept = drawn if again else ()
-        part = SubgraphOp(self.name, graphs, [*self.results, *state_layouts(kept)], _RunBranch(kept))
-        made = record_subgraph(mode, part, [condition, *tensors], draws=bool(drawn))
-        return made[: len(self.results)], made[len(self.results) :], kept
+        draws = bool(random_devices_of(graphs))
+        assert not (draws and differentiated), "the backward would compute the branch again with other random numbers"
+        part = SubgraphOp(self.name, graphs, self.results, _run_branch)
+        return tuple(record_subgraph(mode, part, [condition, *tensors], draws))
 
 
-@dataclass(frozen=True, slots=True)
-class _RunBranch:
-    """Runs the first function if the first tensor is true, else the second. Also returns the states that the generators
-    of `devices` had before."""
-
-    devices: tuple[torch.device, ...]
-
-    def __call__(self, functions: Sequence[Compiled], tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        states = [state for _, state in states_of(self.devices)]
-        return [*functions[0 if bool(tensors[0]) else 1](*tensors[1:]), *states]
+def _run_branch(functions: Sequence[Compiled], tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """Run the first function if the first tensor is true, else the second."""
+    return functions[0 if bool(tensors[0]) else 1](*tensors[1:])
 
 
-@dataclass(frozen=True, slots=True)
-class _ReplayBranch:
-    """Like `_RunBranch`, but replays random numbers: the generator states follow the condition among the tensors."""
-
-    devices: tuple[torch.device, ...]
-
-    def __call__(self, functions: Sequence[Compiled], tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        behind = 1 + len(self.devices)
-        with replay_random_numbers(tuple(zip(map(default_generator, self.devices), tensors[1:behind], strict=True))):
-            return functions[0 if bool(tensors[0]) else 1](*tensors[behind:])
-
-
-def apply_choice(
-    choice: BranchChoice, condition: FakeTensor, tensors: Sequence[Any], states: Sequence[FakeTensor] = ()
-) -> tuple[torch.Tensor, ...]:
+def apply_choice(choice: BranchChoice, condition: FakeTensor, tensors: Sequence[Any]) -> tuple[torch.Tensor, ...]:
     """Run the chosen function on these fake tensors."""
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        made: Any = _DifferentiableChoice.apply(choice, states, condition, *tensors)  # type: ignore[no-untyped-call]
+        made: Any = _DifferentiableChoice.apply(choice, condition, *tensors)  # type: ignore[no-untyped-call]
         return tuple(made)
-    return tuple(choice.record(condition, states, tensors, again=False)[0])
+    return choice.record(condition, tensors)
 
 
 class _DifferentiableChoice(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, choice: BranchChoice, states: Sequence[FakeTensor], condition: FakeTensor, *tensors: FakeTensor
-    ) -> Any:
+    def forward(ctx: Any, choice: BranchChoice, condition: FakeTensor, *tensors: FakeTensor) -> Any:
         ctx.choice, ctx.autocast = choice, _autocast()
         ctx.save_for_backward(condition, *tensors)
-        made, ctx.states, ctx.devices = choice.record(condition, states, tensors, again=True)
+        made = choice.record(condition, tensors, differentiated=True)
         ctx.mark_non_differentiable(*[value for value in made if not _differentiable(value.dtype)])
-        return tuple(made)
+        return made
 
     @staticmethod
     def backward(ctx: Any, *tangents: Any) -> Any:
         condition, *tensors = ctx.saved_tensors
-        wanted = [at for at, needed in enumerate(ctx.needs_input_grad[3:]) if needed]
+        wanted = [at for at, needed in enumerate(ctx.needs_input_grad[2:]) if needed]
         choice: BranchChoice = ctx.choice
         able = [at for at, meta in enumerate(choice.results) if _differentiable(meta.dtype)]
         layouts = [_gradient_layout(tensors[at].meta) for at in wanted]
         back = _BranchBackward(len(tensors), wanted, able, layouts, ctx.autocast)
         functions = [back.of(function) for function in choice.functions]
-        backward = BranchChoice(f"{choice.name}_backward", functions, layouts, ctx.devices)
-        found = apply_choice(backward, condition, [*tensors, *[tangents[at] for at in able]], ctx.states)
+        backward = BranchChoice(f"{choice.name}_backward", functions, layouts)
+        found = apply_choice(backward, condition, [*tensors, *[tangents[at] for at in able]])
         gradients: list[Any] = [None] * len(tensors)
         for at, gradient in zip(wanted, found, strict=True):
             gradients[at] = gradient
-        return None, None, None, *gradients
+        return None, None, *gradients
 
 
 @dataclass(frozen=True, slots=True)

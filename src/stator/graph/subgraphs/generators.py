@@ -53,12 +53,6 @@ def replay_random_numbers(states: States) -> Iterator[None]:
             generator.set_state(state)
 
 
-def state_layouts(devices: Sequence[torch.device]) -> list[TensorMeta]:
-    """Return the layouts of generator states as tensors: bytes on the CPU."""
-    states = [state for _, state in states_of(devices)]
-    return [TensorMeta(tuple(state.shape), (1,), state.dtype, state.device) for state in states]
-
-
 def default_generator(device: torch.device) -> torch.Generator:
     if device.type == "cpu":
         return torch.default_generator

@@ -251,8 +251,11 @@ def _jvp(context: CaptureContext, func: Value, primals: Value, tangents: Value, 
 @calls(torch.func.vjp)
 def _vjp(context: CaptureContext, func: Value, *primals: Value, has_aux: Value | None = None) -> Value:
     aux = has_aux is not None and context.truth(has_aux)
+    footprint = context.recorder.mode.footprint
+    drawn = footprint.draws
     followed = _capture_function(context, "vjp", func, primals, {}, _requiring_grad(context, None), grad_mode=True)
-    _refuse_random(followed.graph)
+    if footprint.draws != drawn:  # the derivative would compute the function again with other numbers
+        raise unsupported("function-transform", "random numbers in a function under torch.func.vjp")
 
     def first(inner: Any, args: Any, kwargs: Any, extra: Any) -> Any:
         made: Any = torch.func.vjp(inner, *args, has_aux=aux)
@@ -270,21 +273,6 @@ def _vjp(context: CaptureContext, func: Value, *primals: Value, has_aux: Value |
         return TupleValue([result, function])
     value, rest = context.iterate(result)
     return TupleValue([value, function, rest])
-
-
-_RANDOM = ("rand", "dropout", "bernoulli", "normal", "multinomial", "exponential_", "uniform_", "rrelu", "gumbel")
-
-
-def _draws_random_numbers(node: fx.Node) -> bool:
-    """Whether a node of a captured graph may draw random numbers, by what it calls."""
-    text = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return node.op in ("call_function", "call_method") and any(part in text for part in _RANDOM)
-
-
-def _refuse_random(graph: fx.GraphModule) -> None:
-    """Raise Unsupported for random numbers: the derivative would compute the function again with other ones."""
-    if any(map(_draws_random_numbers, graph.graph.nodes)):
-        raise unsupported("function-transform", "random numbers in a function under torch.func.vjp")
 
 
 Call = Callable[["CaptureContext", "TransformedValue", list[Value], dict[str, Value]], Value]

@@ -123,7 +123,7 @@ def capture_branch(
     reached: the values that the arguments stand for.
     """
     recorder = context.recorder
-    freed = len(recorder.freed)
+    freed, drawn = len(recorder.freed), recorder.mode.footprint.draws
     with (
         recorder.subgraph() as level,
         own_state(what, grad_mode=torch.is_grad_enabled()),
@@ -143,6 +143,8 @@ def capture_branch(
     differentiated = torch.is_grad_enabled() and any(requires_grad(one) for one in (*new, *level.lifted))
     if len(recorder.freed) != freed or (differentiated and any(_uses_autograd(node) for node in level.graph.nodes)):
         raise refused(what, "takes gradients")
+    if differentiated and recorder.mode.footprint.draws != drawn:  # the backward computes the branch again
+        raise refused(what, "draws random numbers, and has gradients")
     _check_fresh(what, leaves, [*new, *level.lifted], level.graph)
     return BranchCapture(level.finish(nodes), level.lifted, [leaf.fake.meta for leaf in leaves], results)  # type: ignore[attr-defined]
 
