@@ -1,6 +1,6 @@
 """Quantized models by the flows of torchao beside eager: `python -m benchmarks.quantization FLOW SYSTEM`.
 
-SYSTEM is as in `benchmarks.freezing`. Each run is a process with one thread, and prints the least milliseconds of the
+SYSTEM is as in `benchmarks.cpu`. Each run is a process with one thread, and prints the least milliseconds of the
 processor of calls by turns: of the float32 model in eager, the quantized model in eager, and compiled. `--rows` is the
 batch of the layers. Needs torchao (`make test-ecosystem` installs it).
 """
@@ -18,9 +18,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.freezing import compiled, least_milliseconds
+from benchmarks.cpu.systems import compiled_module, settings
+from benchmarks.measure import seconds_of, steady_state
 from benchmarks.models import build, largest_relative_difference
 
+SYSTEMS = ("stator", "stator frozen", "torch.compile", "torch.compile max")
 FLOWS = ("int8-weight-only", "int8-dynamic", "static", "dynamic", "resnet50-static")
 
 
@@ -53,7 +55,7 @@ def by_graph(model: nn.Module, x: torch.Tensor, dynamic: bool) -> nn.Module:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("flow", choices=FLOWS)
-    parser.add_argument("system", choices=("stator", "frozen", "peer", "peer-max"))
+    parser.add_argument("system", choices=SYSTEMS)
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--seconds", type=float, default=6.0)
@@ -71,16 +73,17 @@ def main() -> None:
         quantized = by_tensors(model, "Int8DynamicActivationInt8WeightConfig" if dynamic else "Int8WeightOnlyConfig")
     else:
         quantized = by_graph(model, x, given.flow == "dynamic")
-    expected, call = quantized(x), compiled(given.system, quantized)
-    start = time.perf_counter()
-    difference = largest_relative_difference(call(x), expected)
-    first = time.perf_counter() - start
+    expected, call = quantized(x), compiled_module(given.system, quantized)
+    with settings(given.system):
+        first, found = seconds_of(lambda: call(x))
+    difference = largest_relative_difference(found, expected)
     systems: dict[str, Callable[[], Any]] = {
         "float": lambda: model(x),
         "eager": lambda: quantized(x),
         given.system: lambda: call(x),
     }
-    least = least_milliseconds(systems, time.process_time, given.seconds)
+    times = steady_state(systems, seconds=given.seconds, least=8, clock=time.process_time)
+    least = {name: 1e3 * min(samples) for name, samples in times.items()}
     print(
         f"{given.flow} {given.dtype} rows {given.rows} {given.system}: first {first:.1f} s, "
         f"float {least['float']:.3f} ms, quantized {least['eager']:.3f} ms, {least[given.system]:.3f} ms, over float "

@@ -33,21 +33,26 @@ def load(systems: list[str]) -> None:
 
 
 def compiled(system: str, work: Work) -> Callable[..., Any]:
+    return _in_onnxruntime(work) if system == "onnxruntime" else compiled_module(system, work.model)
+
+
+def compiled_module(system: str, module: torch.nn.Module) -> Callable[..., Any]:
+    """The module in any system but ONNX Runtime."""
     import stator
 
     if system == "eager":
-        return work.model
+        return module
     if system == "stator":
-        return stator.compile(work.model)
+        return stator.compile(module)
     if system == "stator frozen":
-        return stator.freeze(work.model)
+        return stator.freeze(module)
     if system == "stator frozen max":
-        return stator.freeze(work.model, mode="max-autotune")
+        return stator.freeze(module, mode="max-autotune")
     if system == "torch.compile":
-        return torch.compile(work.model)
+        return torch.compile(module)
     if system == "torch.compile max":
-        return torch.compile(work.model, mode="max-autotune")
-    return _in_onnxruntime(work)
+        return torch.compile(module, mode="max-autotune")
+    raise ValueError(f"no system {system!r}")
 
 
 def settings(system: str) -> AbstractContextManager[object]:
