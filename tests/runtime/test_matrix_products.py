@@ -122,11 +122,11 @@ def test_alternatives_compute_products(sizes: tuple[int, int, int], by_rows: boo
 @pytest.mark.parametrize("sizes", [(1, 1 << 20, 1), (128, 768, 30522), (4096, 64, 1 << 16), (3, 5, 1 << 20)])
 def test_timed_sizes_are_like_those_asked_for(sizes: tuple[int, int, int]) -> None:
     work = matrix_products._TIMED_WORK
-    timed = matrix_products._typical(*sizes, work)
+    timed = matrix_products.typical_sizes(*sizes, work)
     assert all(1 <= one <= asked for one, asked in zip(timed, sizes, strict=True))
     rows, inner, columns = timed
     assert rows * inner * columns <= work
-    assert matrix_products._typical(*timed, work) == timed
+    assert matrix_products.typical_sizes(*timed, work) == timed
 
 
 def test_answers_stay(timings: Timings) -> None:

@@ -1,16 +1,19 @@
-"""Products with int8 weights in tiles: right for all sizes and threads, beside oneDNN's own tiles."""
+"""Products with int8 weights in tiles: right for all sizes and threads, beside oneDNN's own tiles, and chosen by
+timing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pytest
 import torch
 
-from stator.runtime import tile_products
-from stator.runtime.tile_products import has_tiles, tile_product, tile_product_of_sizes
+from stator.runtime import choices, tile_products
+from stator.runtime.tile_products import has_tiles, is_quicker, tile_product, tile_product_of_sizes
 
-pytestmark = pytest.mark.skipif(not has_tiles(), reason="this processor has no tiles of bfloat16")
+in_tiles = pytest.mark.skipif(not has_tiles(), reason="this processor has no tiles of bfloat16")
 
 # One step of the inner dimension, a few, one block of them and a rest, several blocks
 SIZES = [(32, 32), (96, 160), (288, 64), (1024, 96)]
@@ -33,6 +36,7 @@ def set_threads() -> Iterator[Callable[[int], None]]:
     torch.set_num_threads(before)
 
 
+@in_tiles
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_equals_products_in_float64(threads: int, with_bias: bool, set_threads: Callable[[int], None]) -> None:
@@ -46,11 +50,13 @@ def test_equals_products_in_float64(threads: int, with_bias: bool, set_threads: 
             )
 
 
+@in_tiles
 def test_many_rows_in_parts() -> None:
     given = operands(1100, 1024, 64)
     torch.testing.assert_close(tile_product(*given).double(), exact(*given), rtol=2**-8, atol=0.05)
 
 
+@in_tiles
 def test_small_integers_are_exact() -> None:
     """Each position of rows and columns meets its own numbers: sums that bfloat16 has room for are equal."""
     x = torch.randint(-1, 2, (70, 288)).bfloat16() * (torch.rand(70, 288) < 0.1)
@@ -58,6 +64,7 @@ def test_small_integers_are_exact() -> None:
     assert torch.equal(tile_product(x.bfloat16(), weight.t()).float(), x.float() @ weight.float().t())
 
 
+@in_tiles
 @pytest.mark.parametrize("threads", [1, 2])
 def test_products_of_integers_are_exact(threads: int, set_threads: Callable[[int], None]) -> None:
     """Sums wrap around in int32 as eager's do."""
@@ -74,6 +81,7 @@ def test_products_of_integers_are_exact(threads: int, set_threads: Callable[[int
             )
 
 
+@in_tiles
 def test_results_do_not_depend_on_threads(set_threads: Callable[[int], None]) -> None:
     given = operands(130, 1024, 224)
     found = []
@@ -84,6 +92,7 @@ def test_results_do_not_depend_on_threads(set_threads: Callable[[int], None]) ->
     assert torch.equal(found[0], found[2])
 
 
+@in_tiles
 @pytest.mark.parametrize("special", [float("nan"), float("inf"), -float("inf")])
 def test_special_numbers_stay_in_their_row(special: float) -> None:
     x, matrix, bias = operands(20, 96, 64)
@@ -96,6 +105,7 @@ def test_special_numbers_stay_in_their_row(special: float) -> None:
     assert not found[3].isfinite().any()
 
 
+@in_tiles
 def test_rows_with_gaps_and_no_rows() -> None:
     x, matrix, _ = operands(6, 96, 64)
     wide = torch.cat((x, x), 1)[:, :96]
@@ -103,6 +113,7 @@ def test_rows_with_gaps_and_no_rows() -> None:
     assert tile_product(x[:0], matrix).shape == (0, 64)
 
 
+@in_tiles
 def test_products_by_onednn_come_between() -> None:
     """Both set the shapes of tiles."""
     x, matrix, bias = operands(40, 256, 64)
@@ -122,3 +133,94 @@ def test_a_process_without_tiles(with_bias: bool, monkeypatch: pytest.MonkeyPatc
     torch.testing.assert_close(product(*given).double(), exact(*given), rtol=2**-8, atol=0.01)
     whole = torch.randint(-128, 128, (20, 96), dtype=torch.int8)
     assert torch.equal(product(whole, given[1]), torch._int_mm(whole, given[1]))
+
+
+# ---- the choice
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Callable[[], Any]]]:
+    """The alternatives that are timed, as on a processor with tiles where libraries compute what tiles would."""
+    found: list[dict[str, Callable[[], Any]]] = []
+
+    def times(runs: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
+        found.append(dict(runs))
+        return {name: [1.0 - 0.5 * (name == "tiles")] * 3 for name in runs}
+
+    monkeypatch.setattr(choices, "_known", {})
+    machine = [f"a processor of {time.time_ns()}"]
+    monkeypatch.setattr(choices, "processor", lambda: machine)
+    monkeypatch.setattr(choices, "_times", times)
+    monkeypatch.setattr(tile_products, "has_tiles", lambda: True)
+    monkeypatch.setattr(tile_products, "tile_product_of_sizes", lambda *sizes: tile_products._by_libraries)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("dtype", "constant", "names"),
+    [
+        (torch.bfloat16, True, set(tile_products.implementations(torch.bfloat16, True)) | {"tiles"}),
+        (torch.bfloat16, False, {"library", "tiles"}),
+        (torch.int8, True, {"library", "tiles"}),
+    ],
+)
+def test_all_alternatives_are_timed(
+    dtype: torch.dtype, constant: bool, names: set[str], timed: list[dict[str, Callable[[], Any]]]
+) -> None:
+    """With several weights, none of which is still in the cache, and equal results."""
+    assert is_quicker(48, 192, 96, dtype, constant)
+    (runs,) = timed
+    assert set(runs) == names
+    expected = torch.full((48, 96), 192, dtype=torch.int32 if dtype is torch.int8 else dtype)
+    for run in runs.values():
+        assert torch.equal(run(), expected)
+        assert torch.equal(run(), expected)
+
+
+@pytest.mark.parametrize(("quick", "chosen"), [("tiles", True), ("library", False)])
+def test_the_quicker_one_is_chosen(
+    quick: str, chosen: bool, timed: list[dict[str, Callable[[], Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any number of rows; sizes near to each other are timed once."""
+    monkeypatch.setattr(choices, "_times", lambda runs: timed.append({}) or {n: [2.0 - (n == quick)] * 3 for n in runs})
+    for rows in (512, 600, 700):
+        assert is_quicker(rows, 1024, 256, torch.bfloat16, False) == chosen
+    assert len(timed) == 1
+    assert is_quicker(4096, 1024, 256, torch.bfloat16, False) == chosen
+    assert len(timed) == 2
+
+
+def test_disturbed_timing_leaves_the_product_to_libraries(
+    timed: list[dict[str, Callable[[], Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choices, "_times", lambda runs: {name: [1.0 + (name != "tiles"), 9.0, 9.0] for name in runs})
+    assert not is_quicker(64, 256, 256, torch.int8, False)
+
+
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(3, 64, 64), (16, 48, 64), (16, 64, 40)])
+def test_sizes_without_tiles_are_not_timed(
+    rows: int, inner: int, columns: int, timed: list[dict[str, Callable[[], Any]]]
+) -> None:
+    assert not is_quicker(rows, inner, columns, torch.bfloat16, True)
+    assert not timed
+
+
+def test_processors_without_tiles_time_nothing(
+    timed: list[dict[str, Callable[[], Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tile_products, "has_tiles", lambda: False)
+    assert not is_quicker(64, 256, 256, torch.bfloat16, False)
+    assert not timed
+
+
+@pytest.mark.parametrize("rows", [2, 17, 300, 5000])
+@pytest.mark.parametrize("inner", range(64, 4096 + 64, 448))
+@pytest.mark.parametrize("columns", [32, 96, 160, 4064])
+def test_timed_sizes_have_tiles(
+    rows: int, inner: int, columns: int, timed: list[dict[str, Callable[[], Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tile_products, "_runs", lambda *facts: timed.append({"facts": lambda: facts}) or {})
+    monkeypatch.setattr(choices, "_timed", lambda kind, facts, alternatives, margin: alternatives() and "tiles")
+    is_quicker(rows, inner, columns, torch.int8, False)
+    _, inner, columns, dtype, _ = timed[0]["facts"]()
+    assert tile_products.has_tiles_for(inner, columns, dtype)

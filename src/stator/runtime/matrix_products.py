@@ -44,7 +44,7 @@ _MOST_ROWS, _MOST_COLUMNS, _MOST_WEIGHT = 1024, 3072, 5 << 20
 # Multiplications that each thread is timed for: a millisecond, and with max-autotune three or four.
 _TIMED_WORK, _TUNED_WORK = 5 << 24, 1 << 28
 # Elements that push a weight out of a core's cache: a model's weights do not lie there.
-_CACHE = 1 << 21
+CACHE = 1 << 21
 # The share of the time of BLAS in which oneDNN must win, where the rule says BLAS, and where it says oneDNN: sizes near
 # to the timed ones may be slower, and timing is never exact.
 _MARGIN, _RULED_MARGIN = 0.85, 1.0
@@ -87,7 +87,7 @@ def _is_timed_quicker(rows: int, inner: int, columns: int, by_rows: bool, tunes:
     if is_small or (_seconds_waited > _PATIENCE_SECONDS and not tunes):
         return is_known_quicker(rows, inner, columns, by_rows)
     start = time.perf_counter()
-    limit = _limited if tunes else _typical
+    limit = _limited if tunes else typical_sizes
     sizes = limit(rows, inner, columns, (_TUNED_WORK if tunes else _TIMED_WORK) * threads)
     ruled = _is_ruled_quicker(rows, inner, columns, by_rows)
     margin, runs = _RULED_MARGIN if ruled else _MARGIN, functools.partial(_runs, *sizes, by_rows)
@@ -102,7 +102,7 @@ def _is_known_quicker(rows: int, inner: int, columns: int, by_rows: bool, thread
     ruled = _is_ruled_quicker(rows, inner, columns, by_rows)
     if rows * inner * columns < _TIMED_FROM:
         return ruled
-    sizes = _typical(rows, inner, columns, _TIMED_WORK * threads)
+    sizes = typical_sizes(rows, inner, columns, _TIMED_WORK * threads)
     chosen = known_choice(_KIND, _facts(*sizes, by_rows, ruled))
     return ruled if chosen is None else chosen == ONEDNN
 
@@ -125,7 +125,7 @@ def _facts(rows: int, inner: int, columns: int, by_rows: bool, ruled: bool) -> t
     return rows, inner, columns, by_rows, ruled, torch.get_float32_matmul_precision()
 
 
-def _typical(rows: int, inner: int, columns: int, work: int) -> tuple[int, int, int]:
+def typical_sizes(rows: int, inner: int, columns: int, work: int) -> tuple[int, int, int]:
     """The sizes that are timed in place of these. Most models have sizes like these, or these multiples."""
     rows = _rounded(min(rows, _MOST_ROWS))
     return _limited(rows, _rounded(min(inner, _MOST_COLUMNS)), _rounded(min(columns, _MOST_COLUMNS)), work)
@@ -147,9 +147,9 @@ def _limited(rows: int, inner: int, columns: int, work: int) -> tuple[int, int, 
 
 def _runs(rows: int, inner: int, columns: int, by_rows: bool) -> dict[str, Callable[[], Any]]:
     count = inner * columns
-    memory = torch.full((count + _CACHE,), 0.5, dtype=torch.float32, device="cpu")
+    memory = torch.full((count + CACHE,), 0.5, dtype=torch.float32, device="cpu")
     strides = (1, columns) if by_rows else (inner, 1)
-    places = range(0, _CACHE + 1, count)
+    places = range(0, CACHE + 1, count)
     weights = itertools.cycle([memory.as_strided((columns, inner), strides, place) for place in places])
     x = torch.full((rows, inner), 0.5, dtype=torch.float32, device="cpu")
     out = torch.empty(rows, columns, dtype=torch.float32, device="cpu")

@@ -53,7 +53,7 @@ def quickest_product(rows: int, weight: torch.Tensor, rows_are_known: bool) -> s
         part = torch.full((min(columns, most), inner), 0.5, dtype=weight.dtype)
         part = part.t().contiguous().t() if along == "columns" else part
         x = torch.full((rows, inner), 0.5, dtype=weight.dtype)
-        return {name: _run(name, x, part) for name in names}
+        return {name: product_run(name, x, part) for name in names}
 
     packing = [name for name in (MKL, ONEDNN) if name in names and (name != MKL or is_tuned_blas())]
     rule = packing[0] if packing and rows >= _SOME_ROWS else BLAS
@@ -63,7 +63,8 @@ def quickest_product(rows: int, weight: torch.Tensor, rows_are_known: bool) -> s
     return quickest_on_cpu("product", (rows, inner, columns, str(weight.dtype), along, *names), alternatives, rule)
 
 
-def _run(name: str, x: torch.Tensor, weight: torch.Tensor) -> Callable[[], Any]:
+def product_run(name: str, x: torch.Tensor, weight: torch.Tensor) -> Callable[[], Any]:
+    """Return what multiplies [rows, inner] by a weight [columns, inner], packed now, as this implementation does."""
     rows = x.shape[0]
     if name == BLAS:
         out, matrix = torch.empty(rows, weight.shape[0], dtype=x.dtype), weight.t()

@@ -1,23 +1,31 @@
 """Products of rows of bfloat16 or int8 with int8 weights, by kernels of ours in tiles of AMX. For bfloat16, libraries
 take no such weights, and a loop that converts them takes as long as the product; for int8, they lay the weight out anew
-in each call."""
+in each call. With more rows these costs matter less, so that the choice is timed where it runs (`choices.py`)."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import library
 
 from . import launch
 from .build import build_kernels
+from .choices import quickest_on_cpu
+from .matrix_products import CACHE, typical_sizes
+from .packed_products import implementations, product_run
 from .toolchain import cpu_features
 
 _COLUMNS, _BYTES = 32, 64  # columns, and bytes of a row, are their multiples
-# Rows from which on, and up to which, kernels take less time than sums in loops, and than oneDNN
-_LEAST_ROWS, MOST_ROWS = {torch.bfloat16: 4, torch.int8: 2}, 512
+# Rows from which on kernels take less time than sums in loops
+_LEAST_ROWS = {torch.bfloat16: 4, torch.int8: 2}
+# Multiplications of a timed product: half a millisecond of one thread
+_TIMED_WORK = 1 << 28
+_LIBRARY, _TILES = "library", "tiles"
 _FEATURES = frozenset(("amx_tile", "amx_bf16", "avx512bw", "avx512vl", "avx512dq"))
 
 
@@ -60,9 +68,31 @@ def has_tiles_for(inner: int, columns: int, dtype: torch.dtype) -> bool:
     return dtype in _KERNELS and inner * columns > 0 == inner % step == columns % _COLUMNS and has_tiles()
 
 
-def is_worthwhile(rows: int, inner: int, columns: int, dtype: torch.dtype) -> bool:
-    """Return whether the kernel was measured to be quicker than loops and libraries, where it runs."""
-    return has_tiles_for(inner, columns, dtype) and _LEAST_ROWS[dtype] <= rows <= MOST_ROWS
+def is_quicker(rows: int, inner: int, columns: int, dtype: torch.dtype, constant: bool) -> bool:
+    """Return whether the kernel was timed to be quicker than libraries, where it runs; this may time both.
+
+    constant: whether the weight never changes, so that libraries may find it converted and packed.
+    """
+    if not has_tiles_for(inner, columns, dtype) or rows < _LEAST_ROWS[dtype]:
+        return False
+    facts = (*typical_sizes(rows, inner, columns, _TIMED_WORK), dtype, constant and dtype is torch.bfloat16)
+    key = tuple(str(fact) for fact in facts)
+    return quickest_on_cpu("product in tiles", key, functools.partial(_runs, *facts), _LIBRARY) == _TILES
+
+
+def _runs(rows: int, inner: int, columns: int, dtype: torch.dtype, converted: bool) -> dict[str, Callable[[], Any]]:
+    """Products by turns with so many weights that a core's cache does not hold them. converted: to bfloat16, before."""
+    weights = [torch.ones(columns, inner, dtype=torch.int8) for _ in range(1 + CACHE // (inner * columns))]
+    x, matrices = torch.ones(rows, inner, dtype=dtype), [weight.t() for weight in weights]
+    tiles = tile_product_of_sizes(x.shape, matrices[0].shape)
+    if converted:
+        wide = [weight.to(dtype) for weight in weights]
+        runs = {name: [product_run(name, x, weight) for weight in wide] for name in implementations(dtype, True)}
+    else:
+        runs = {_LIBRARY: [functools.partial(_by_libraries, x, matrix) for matrix in matrices]}
+    runs[_TILES] = [functools.partial(tiles, x, matrix) for matrix in matrices]
+    turns = {name: itertools.cycle(each) for name, each in runs.items()}
+    return {name: lambda turn=turn: next(turn)() for name, turn in turns.items()}  # type: ignore[misc]
 
 
 def tile_product(rows: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

@@ -13,7 +13,8 @@ from tests.inductor.lower.lowering_oracle import library_calls, lowered_of
 
 import stator
 from stator.inductor.lower.builder import LoweringBuilder
-from stator.runtime.tile_products import has_tiles
+from stator.inductor.lower.operators import quantized_products
+from stator.inductor.passes import constants
 
 Function = Callable[..., torch.Tensor]
 
@@ -118,10 +119,17 @@ def test_gradients_of_rows() -> None:
     assert_same(results[1], results[0], FUSED)
 
 
-@pytest.mark.skipif(not has_tiles(), reason="this processor has no tiles of bfloat16")
+def prefer_tiles(monkeypatch: pytest.MonkeyPatch, quicker: bool = True) -> None:
+    """As on a processor that has tiles, and is quicker with them, or not."""
+    monkeypatch.setattr(quantized_products, "has_tiles_for", lambda inner, columns, dtype: dtype is torch.bfloat16)
+    for module in (quantized_products, constants):
+        monkeypatch.setattr(module, "is_quicker", lambda rows, inner, columns, dtype, constant: quicker)
+
+
 @pytest.mark.parametrize("function", [by_column, with_bias, of_a_part, by_row, by_group])
-def test_rows_of_bfloat16_multiply_in_tiles(function: Function) -> None:
+def test_rows_of_bfloat16_multiply_in_tiles(function: Function, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the matrix is converted, and nothing else, and its columns are contiguous."""
+    prefer_tiles(monkeypatch)
     x, weight, scale = arguments(40, torch.bfloat16, columns=64)
     compiled = stator.compile(function, fullgraph=True, options={"verify": True})
     assert_same(compiled(x, weight, scale), function(x, weight, scale), NARROW)
@@ -129,8 +137,8 @@ def test_rows_of_bfloat16_multiply_in_tiles(function: Function) -> None:
     assert (torch.ops.stator.tile_product.default in calls) == (function not in (by_row, by_group))
 
 
-@pytest.mark.skipif(not has_tiles(), reason="this processor has no tiles of bfloat16")
-def test_a_changing_number_of_rows_in_tiles() -> None:
+def test_a_changing_number_of_rows_in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    prefer_tiles(monkeypatch)
     compiled = stator.compile(with_bias, fullgraph=True, dynamic=True)
     for rows in (20, 5, 700, 1):
         inputs = arguments(rows, torch.bfloat16, columns=64)
@@ -159,18 +167,22 @@ class Layer(torch.nn.Module):
 
 @pytest.mark.fixed_sizes  # a kernel for any number of rows reads weights of floats
 @pytest.mark.parametrize(
-    ("layer", "rows", "dtype", "stays"),
+    ("layer", "rows", "dtype", "in_tiles", "stays"),
     [
-        (Layer, 1, torch.float32, True),
-        (Layer, 8, torch.float32, True),
-        (Layer, 64, torch.float32, False),
-        (Converted, 64, torch.bfloat16, has_tiles()),
-        (Converted, 600, torch.bfloat16, False),
+        (Layer, 1, torch.float32, True, True),
+        (Layer, 8, torch.float32, True, True),
+        (Layer, 64, torch.float32, True, False),
+        (Converted, 64, torch.bfloat16, True, True),
+        (Converted, 600, torch.bfloat16, True, True),
+        (Converted, 64, torch.bfloat16, False, False),
+        (Converted, 8, torch.bfloat16, False, True),
     ],
 )
 def test_frozen_weights_stay_quantized(
-    layer: type, rows: int, dtype: torch.dtype, stays: bool, monkeypatch: pytest.MonkeyPatch
+    layer: type, rows: int, dtype: torch.dtype, in_tiles: bool, stays: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """in_tiles: whether these were timed to be quicker than libraries."""
+    prefer_tiles(monkeypatch, in_tiles)
     seen: list[torch.dtype] = []
     original = LoweringBuilder.add_constant
 

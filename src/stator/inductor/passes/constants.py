@@ -16,7 +16,7 @@ from stator.graph.ir.schema import has_effects
 from stator.inductor.devices import COMPRESSED, traits_of
 from stator.prims.layout import numel
 from stator.prims.record import TensorMeta
-from stator.runtime.tile_products import MOST_ROWS, has_tiles_for
+from stator.runtime.tile_products import is_quicker
 from stator.shapes.expr import Expr
 from stator.shapes.floats import FloatExpr
 
@@ -147,11 +147,12 @@ def _multiplies_quantized(user: fx.Node, matrix: fx.Node, converts: bool) -> boo
     if user.target not in (aten.mm.default, aten.addmm.default) or user.args[-1] is not matrix:
         return False
     rows, meta = user.meta["val"].shape[0], matrix.meta["val"]
+    if not isinstance(rows, int):
+        return False
     along, across = traits_of(meta.device).quantized_rows
     by_column = meta.stride[0] == 1
-    in_tiles = converts and by_column and has_tiles_for(meta.shape[0], meta.shape[1], meta.dtype)
-    most = MOST_ROWS if in_tiles else along if by_column else across
-    return isinstance(rows, int) and rows <= most
+    in_tiles = converts and by_column and is_quicker(rows, meta.shape[0], meta.shape[1], meta.dtype, constant=True)
+    return in_tiles or rows <= (along if by_column else across)
 
 
 def _evaluate(node: fx.Node, values: dict[fx.Node, Any]) -> torch.Tensor:

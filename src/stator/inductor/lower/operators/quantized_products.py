@@ -15,7 +15,7 @@ from stator.inductor.devices import COMPRESSED, traits_of
 from stator.inductor.loops.body import Ref
 from stator.inductor.loops.handler import LoopRecorder
 from stator.inductor.lower.builder import LoweringBuilder
-from stator.inductor.lower.constant_weights import constant_tensor, shared_opaque
+from stator.inductor.lower.constant_weights import constant_of, constant_tensor, shared_opaque
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Computed, Index, Tensor
@@ -23,7 +23,7 @@ from stator.prims.layout import channels_last_strides, numel, same_strides
 from stator.prims.record import TensorMeta
 from stator.prims.type_promotion import computation_dtype
 from stator.runtime.integer_products import packed_kernel, packed_weight
-from stator.runtime.tile_products import is_worthwhile
+from stator.runtime.tile_products import has_tiles_for, is_quicker
 from stator.shapes.expr import Symbol
 from stator.shapes.simplify import simplify
 
@@ -55,10 +55,10 @@ def _in_tiles(builder: LoweringBuilder, a: Tensor, b: Tensor, bias: Tensor | Non
     """Rows of bfloat16 or int8 by int8 weights, whatever the number of rows of later calls."""
     inner, columns = b.shape
     known = isinstance(inner, int) and isinstance(columns, int) and a.device.type == "cpu"
-    if not known or not is_worthwhile(builder.sizes.hint(a.shape[0]), inner, columns, a.dtype):
+    if not known or not has_tiles_for(inner, columns, a.dtype):
         return None
-    weight = _converted_integers(builder, b)
-    if weight is None:
+    weight, rows = _converted_integers(builder, b), builder.sizes.hint(a.shape[0])
+    if weight is None or not is_quicker(rows, inner, columns, a.dtype, constant_of(builder, weight) is not None):
         return None
     given = [builder.argument(a, (inner, 1)), weight, *([] if bias is None else [builder.argument(bias, (1,))])]
     dtype = torch.int32 if a.dtype is torch.int8 else a.dtype
