@@ -21,6 +21,7 @@ class DeviceTraits:
     small_read: reading a buffer of fewer elements for each element of a result costs nothing beside storing the result.
     combined_bytes: a kernel that moves no more may be launched together with others; 0: never.
     products: matrix products can be kernels of ours; scans: cumulative sums can.
+    depthwise_taps: depthwise convolutions with kernels of up to so many taps are loops.
     quantized_rows: up to so many rows, sums are quicker than a library's product with a matrix that must be made of
     quantized numbers first; where they run along its rows in memory, and where across these.
     lazy_gather: a gather of less than one in so many elements computes these alone, not all.
@@ -38,6 +39,7 @@ class DeviceTraits:
     quantized_rows: tuple[int, int] = (0, 0)
     products: bool = False
     scans: bool = False
+    depthwise_taps: int = 0
 
 
 # Threads share one long reduction. Rows: the second-level cache; columns: sixteen rows are in flight in lanes.
@@ -71,6 +73,7 @@ GPU = DeviceTraits(
     small_read=1 / 16,
     products=True,
     scans=True,
+    depthwise_taps=25,
 )
 
 TRAITS = {"cpu": CPU}

@@ -119,6 +119,10 @@ def test_other_blocks_in_the_interpreter(tmp_path: Path) -> None:
     run("variations_interpreted.py", tmp_path=tmp_path)
 
 
+def test_depthwise_convolutions_in_the_interpreter(tmp_path: Path) -> None:
+    run("depthwise_interpreted.py", tmp_path=tmp_path)
+
+
 def test_long_rows_in_the_interpreter(tmp_path: Path) -> None:
     run("long_rows_interpreted.py", tmp_path=tmp_path)
 

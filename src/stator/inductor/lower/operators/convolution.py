@@ -39,6 +39,7 @@ from stator.prims.onednn import is_half_float
 from stator.prims.record import TensorMeta
 from stator.runtime.packed_products import ONEDNN, implementations, packs_convolutions
 
+from .depthwise import becomes_loops, depthwise
 from .library import multiplies_on_gpu, multiply, multiply_and_add, only_feeds_loops
 from .onednn import linear_product
 from .patches import (
@@ -81,6 +82,8 @@ def _convolution(
     rest = [stride, padding, dilation, transposed, output_padding, groups]
     if not transposed and is_single_position_product(x, weight, stride, padding, groups):
         return _single_product(builder, x, weight, bias)
+    if not transposed and becomes_loops(x, weight, meta.shape, stride, padding, dilation):
+        return depthwise(builder, x, weight, bias, (stride, padding, dilation), runs_channels_last(x))
     large = builder.sizes.hint(numel(weight.shape[2:])) >= LARGE_PATCH
     if (large or x.device.type == "cuda") and cuts_patches(
         x, weight, meta.shape[2:], stride, padding, dilation, transposed, groups
@@ -401,6 +404,11 @@ def in_tensor_cores(dtype: torch.dtype) -> bool:
     precision = getattr(torch._C, "_get_fp32_precision_getter", None)
     tf32: bool = torch.backends.cudnn.allow_tf32 if precision is None else precision("cuda", "conv") == "tf32"
     return tf32
+
+
+def runs_channels_last(x: Tensor) -> bool:
+    """True if loops over images on a GPU should run in NHWC: where convolutions and products around them do."""
+    return is_channels_last(x) or (x.rank == 4 and in_tensor_cores(x.dtype) and may_choose_for_gpu(x, x.shape))
 
 
 def is_channels_last(x: Tensor) -> bool:

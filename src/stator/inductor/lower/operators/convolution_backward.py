@@ -28,8 +28,10 @@ from .convolution import (
     kernel_strides,
     may_choose_for_gpu,
     prefers_channels_last,
+    runs_channels_last,
 )
 from .creation import filled, pad_with
+from .depthwise import depthwise_gradient, gradient_becomes_loops
 from .library import multiplies_on_gpu, multiply
 from .patches import cuts_patches, have_fast_products, in_format, patch_gradients
 from .reductions import reduce
@@ -66,6 +68,10 @@ def _convolution_backward(
     patches = cuts_patches(x, weight, grad.shape[2:], stride, padding, dilation, transposed, groups)
     if patches and x.device.type == "cuda":
         return patch_gradients(builder, grad, x, weight, wanted)
+    shaped = (stride, padding, dilation)
+    if wanted[0] and not transposed and gradient_becomes_loops(x, weight, grad.shape, *shaped):
+        of_others = _of_parameters(builder, grad, x, weight, rest, wanted)
+        return [depthwise_gradient(builder, grad, weight, shaped, runs_channels_last(grad)), *of_others]
     if may_choose_for_gpu(x, grad.shape):
         return _on_gpu(builder, grad, x, weight, rest, wanted)
     if transposed or not _is_plain(grad, x, weight):
@@ -167,6 +173,24 @@ def _on_gpu(
     if wanted[2]:
         found[2] = _of_bias(builder, grad)
     return found
+
+
+def _of_parameters(
+    builder: LoweringBuilder, grad: Tensor, x: Tensor, weight: Tensor, rest: Sequence[Any], wanted: Sequence[bool]
+) -> list[Any]:
+    """The gradients of weight and bias on a GPU by the library."""
+    wanted = [False, *wanted[1:]]
+    if not any(wanted):
+        return [None, None]
+    found = NotImplemented
+    if may_choose_for_gpu(x, grad.shape):
+        found = _on_gpu(builder, grad, x, weight, rest, wanted)
+    if found is NotImplemented:
+        nodes = zip((grad, x, weight), builder.node.args, strict=False)
+        args = [builder.argument(one, node.meta["val"].stride) for one, node in nodes]
+        metas = [meta if flag else None for meta, flag in zip(builder.meta, wanted, strict=True)]
+        found = library_results(builder, aten.convolution_backward.default, [*args, *rest, wanted], {}, metas)
+    return list(found[1:])
 
 
 def _called(
