@@ -39,7 +39,7 @@ from .ir.resume import closure_of, resumption_of
 from .ir.torch_state import TorchState, forward_ad_guard
 from .values.base import CannotRebuild, CaptureContext, Lazy, Raised, Value, unsupported
 from .values.constants import ConstantValue, LastInstruction, SourcedConstant
-from .values.containers.sequences import ListValue, TupleValue
+from .values.containers.sequences import ListValue, TupleValue, changes_length
 from .values.containers.slices import RangeValue, SliceValue
 from .values.deferred_text import PendingTextValue
 from .values.objects import ObjectValue
@@ -197,6 +197,9 @@ class _Attempt:
         if item is not None:
             context.expected.add(LocalSource(item))
         context.expected.update(LocalSource(name) for name in loop_counters(frame.program, self.arguments))
+        resumption = frame.program.resumption
+        if resumption is not None and not self.assumptions.relies_on_changes:
+            context.varying.update(map(LocalSource, resumption.point.varying))
         return frame
 
     def _go_on_handling(self, context: FrameCapture, frame: Frame) -> None:
@@ -321,7 +324,10 @@ class _Attempt:
         )
         if inner and _may_run_as_it_is(context) and not reconstructor.only_reads():
             raise unsupported("reconstruct", "new objects on the way to a break before which nothing is compiled")
-        exit_ = Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, left, private)
+        varying = _varying_locals(frame)
+        exit_ = Break(
+            frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, left, private, varying
+        )
         return self._captured(frame, reconstructor, effects, exit_)
 
     def _reached(self, frame: Frame) -> Break:
@@ -340,7 +346,8 @@ class _Attempt:
         }
         handlers = tuple((position, _IN_PLACE) for position in frame.handlers)
         cells = dict.fromkeys(frame.cells, _IN_PLACE)
-        return Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept)
+        varying = _varying_locals(frame)
+        return Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, varying=varying)
 
     def _effects(self, reconstructor: FrameReconstructor, *, ends: bool) -> list[Effect]:
         """`ends`: the frame returns."""
@@ -455,6 +462,12 @@ def _locals_to_keep(frame: Frame) -> frozenset[str] | None:
     if not reads_no_frame(program.code) or callees_read_frames(program.code, frame.globals.names):
         return None
     return program.live_locals(frame.now)
+
+
+def _varying_locals(frame: Frame) -> frozenset[str]:
+    """The variables that hold lists and tuples whose lengths change from call to call."""
+    sources = ((name, value.source) for name, value in frame.locals.items())
+    return frozenset(name for name, source in sources if source is not None and changes_length(frame.context, source))
 
 
 def _locals(reconstructor: FrameReconstructor, frame: Frame) -> dict[str, Recipe]:

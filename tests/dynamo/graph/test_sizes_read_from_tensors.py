@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +11,7 @@ from tests.differential import Counts
 from tests.varying_sizes import check_sizes
 
 import stator
+from stator.base import logs
 
 
 def viewed(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
@@ -76,3 +79,101 @@ def test_amounts_of_padding_may_be_zero_and_negative() -> None:
     counts = Counts()
     check_sizes(padded, make, sizes=(4, 2, 3, 9, 1), dynamic=True, versions=1)
     assert not counts["dynamo.failed_graphs"]
+
+
+def means(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return torch.stack([(part * 2 + 1).mean(0) for part in x.split(lengths.tolist())])
+
+
+def sums(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    found, start = [], 0
+    for length in lengths.tolist():
+        found.append((x[start : start + length] * 2).sum(0))
+        start += length
+    return torch.stack(found)
+
+
+def normed(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    parts = torch.split(x.relu(), lengths.tolist())
+    return torch.cat(parts) + torch.cat(list(parts)[::-1]).mean()
+
+
+def grown(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return sum(part.sum() for part in (*x.split(lengths.tolist()), x))
+
+
+@pytest.mark.parametrize("program", [means, sums, normed, grown], ids=lambda one: one.__name__)
+def test_how_many_numbers_there_are_may_change(program) -> None:
+    """From the third number of lengths on, the graph ends where the program lists them."""
+
+    def check(count: int) -> None:
+        lengths = torch.randint(1, 5, (count,))
+        check_equal(compiled, program, torch.randn(int(lengths.sum()), 3), lengths)
+
+    compiled = stator.compile(program, backend="aot_eager")
+    for count in (3, 2, 4, 6, 7, 1, 12, 5):
+        check(count)
+    counts = Counts()
+    for count in (9, 11, 3, 4, 10, 8):
+        check(count)
+    assert counts.compilations == 0
+
+
+def check_equal(compiled, program, *arguments: torch.Tensor) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(compiled(*arguments), program(*arguments))
+
+
+def test_the_log_says_why_the_graph_ends_at_the_third_length(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logs, "_enabled", {"graph_breaks"})
+    compiled = stator.compile(means, backend="aot_eager")
+    with caplog.at_level("INFO", logger="stator.graph_breaks"):
+        for count in (3, 2, 4):
+            check_equal(compiled, means, torch.randn(2 * count, 3), torch.full((count,), 2))
+    first = caplog.messages[0]
+    assert first.startswith("varying-length: Tensor.tolist() on a tensor of shape (s") and "(lengths)" in first
+    assert f"line {means.__code__.co_firstlineno + 1}, in means" in first
+
+
+def test_a_full_graph_has_a_version_for_each_number_of_lengths() -> None:
+    compiled = stator.compile(means, backend="aot_eager", fullgraph=True)
+    counts = Counts()
+    for count in (3, 2, 4, 5, 3, 2):
+        check_equal(compiled, means, torch.randn(2 * count, 3), torch.full((count,), 2))
+    assert counts.compilations == 4
+
+
+def summed(parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    found = torch.zeros(3)
+    for part in parts:
+        found = found + (part * 2).sum(0)
+    return found + parts[0].sum() + len(parts)
+
+
+def joined(parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    return torch.cat([*parts, parts[0] * 2]) + torch.cat(parts + parts[:1])
+
+
+@pytest.mark.parametrize("program", [summed, joined], ids=lambda one: one.__name__)
+def test_tuples_of_any_length(program) -> None:
+    compiled = stator.compile(program, backend="aot_eager")
+    for count in (2, 3, 4, 5, 1, 6):
+        check_equal(compiled, program, tuple(torch.randn(2, 3) for _ in range(count)))
+    counts = Counts()
+    for count in (7, 8, 9, 10, 2):
+        check_equal(compiled, program, tuple(torch.randn(2, 3) for _ in range(count)))
+    assert counts.compilations == 0
+
+
+def test_numbers_of_arguments_have_versions() -> None:
+    def total(*parts: torch.Tensor) -> torch.Tensor:
+        return torch.stack(parts).sum(0) * 2
+
+    compiled = stator.compile(total, backend="aot_eager")
+    counts = Counts()
+    for count in (1, 2, 3, 4):
+        check_equal(compiled, total, *(torch.randn(3) for _ in range(count)))
+    assert counts.breaks == 0 and counts.compilations == 4

@@ -134,5 +134,5 @@ def _place(source: Source) -> Source:
 
 def _fails(guard: Guard, function: FunctionType, values: tuple[object, ...]) -> bool:
     failure = _tree([guard], function).explain(values, function)
-    wanted = list if guard.kind is GuardKind.LENGTH else type(guard.expected)
-    return failure is not None and len(failure) > 1 and type(failure[1]) is wanted
+    wanted = (list, tuple) if guard.kind is GuardKind.LENGTH else (type(guard.expected),)
+    return failure is not None and len(failure) > 1 and type(failure[1]) in wanted

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
@@ -348,7 +349,18 @@ class BreakWriter:
         index = prepare_code(self.writer.code).user_index(index)
         handlers = tuple(position for position, _ in self.exit.handlers if position < cut)
         private = tuple(name for name in self.cells if name in self.exit.private_cells)
-        return ResumePoint(self.user_code, index, tuple(slots), tuple(self.locals), self.cells, handlers, private)
+        point = ResumePoint(self.user_code, index, tuple(slots), tuple(self.locals), self.cells, handlers, private)
+        varying = tuple(name for name in self.locals if name in self.exit.varying)
+        has_result = cut == len(slots) and not self.exit.inner and slots[-1:] == [Slot.VALUE]
+        if has_result and self._makes_varying_lengths():
+            varying += (point.stack_parameter(cut - 1),)
+        return replace(point, varying=varying)
+
+    def _makes_varying_lengths(self) -> bool:
+        """Whether the instruction that runs natively takes or makes a container whose length changes, and likely makes
+        another."""
+        operation = self.original[self.exit.index].opname
+        return self.exit.reason.kind == "varying-length" and operation.startswith(("PRECALL", "CALL", "BINARY_OP"))
 
     def _dead_parameters(self) -> list[str]:
         code = self.writer.code

@@ -27,7 +27,7 @@ from stator.dynamo.values.base import CaptureContext, NotConstant, Value, cannot
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.mappings import DictValue
-from stator.dynamo.values.containers.sequences import AppendOnlyList, ListValue, TupleValue
+from stator.dynamo.values.containers.sequences import AppendOnlyList, ListValue, TupleValue, VaryingTuple
 from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_symbolic
 from stator.dynamo.values.tensors.input_parameters import InputParameterValue
@@ -591,6 +591,7 @@ _LOWER: dict[type, Callable[[GraphBuilder, Any], tuple[Any, Any]]] = {
     SymbolicNumber: lambda recorder, value: recorder.numbers.lowered(value),
     RaggedSize: lower_ragged_size,
     TupleValue: _lower_tuple,
+    VaryingTuple: _lower_tuple,
     ListValue: _lower_list,
     AppendOnlyList: _lower_list,
     DictValue: _lower_dict,

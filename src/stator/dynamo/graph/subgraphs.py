@@ -210,8 +210,9 @@ _slots: dict[type, tuple[str, ...]] = {}
 
 
 def slots_of(kind: type) -> tuple[str, ...]:
-    """The names of all slots of a class of values."""
+    """The names of all slots of a class of values, without those that a property hides."""
     found = _slots.get(kind)
     if found is None:
-        found = _slots[kind] = tuple(name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ()))
+        names = (name for base in kind.__mro__ for name in base.__dict__.get("__slots__", ()))
+        found = _slots[kind] = tuple(name for name in names if type(getattr(kind, name)) is not property)
     return found

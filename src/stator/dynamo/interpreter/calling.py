@@ -553,6 +553,9 @@ def tensor_method_call(
         known = context.recorder.known_value(owner.fake) if name in ("item", "tolist") else None
         if known is not None and (name == "tolist" or known.numel() == 1):
             return context.wrap_result(getattr(known, name)(), f"the result of Tensor.{name}")
+        if name == "tolist" and context.loops.change_often(owner.fake.shape):
+            what = f"Tensor.tolist() on {owner.describe(context)}, whose sizes change from call to call"
+            raise unsupported("varying-length", what, "keep the values in a tensor, or pad to a few lengths")
         if name == "tolist" and may_be_read(context, owner, listed=True):
             return read_list(context.recorder, owner)
         raise unsupported(

@@ -89,6 +89,7 @@ class FrameCapture:
         self.changing = assumptions.seen_changes()
         self.unsteady = frozenset() if assumptions.relies_on_changes else assumptions.unsteady
         self.expected: set[Source] = set()  # sources of numbers that will change
+        self.varying: set[Source] = set()  # sources of containers whose lengths will change
         self.numbers: dict[Any, Any] = {}  # symbolic numbers by their source or expression
         self.overlays: list[LibraryOverride] = []  # of running functions, innermost last
         self.devices: list[torch.device] = []  # of the torch.device blocks that captured code entered

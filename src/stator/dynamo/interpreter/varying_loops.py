@@ -10,7 +10,7 @@ with the answer. Rows of tensors need no such trial.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,10 +124,12 @@ class VaryingLoops:
 
     def has_varying_rows(self, tensor: Any) -> bool:
         """Whether the first size of a tensor is a symbol, and changes from call to call."""
-        rows: Any = tensor.fake.shape[0] if tensor.fake.dim() else 1
-        if type(rows) is int or not rows.node.has_hint() or not self._may_end_graphs():
-            return False
-        return self._changes_often(rows)
+        return self.change_often(tensor.fake.shape[:1])
+
+    def change_often(self, sizes: Iterable[Any]) -> bool:
+        """Whether sizes change from call to call, where the graph may end for this reason."""
+        symbolic = [size for size in sizes if type(size) is not int and size.node.has_hint()]
+        return bool(symbolic) and self._may_end_graphs() and any(map(self._changes_often, symbolic))
 
     def _may_end_graphs(self) -> bool:
         context = self._context

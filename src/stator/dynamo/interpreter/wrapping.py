@@ -29,7 +29,6 @@ from stator.dynamo.guards.source import (
     AttrSource,
     CallSource,
     ConstantSource,
-    ItemSource,
     LocalSource,
     Source,
     is_fixed,
@@ -42,13 +41,13 @@ from stator.dynamo.host.naming import class_name, full_name, is_python_class, mo
 from stator.dynamo.host.native_status import native
 from stator.dynamo.host.numpy_boundary import is_numpy_number, numpy_numbers, plain_converter
 from stator.dynamo.host.torch_overrides import plain_tensor
-from stator.dynamo.values.base import CaptureContext, Lazy, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.canonical_constants import member_at
 from stator.dynamo.values.containers.live_iterators import live_iterator
 from stator.dynamo.values.containers.mappings import DictValue, DictViewValue
-from stator.dynamo.values.containers.sequences import AppendOnlyList, TupleValue
+from stator.dynamo.values.containers.sequences import AppendOnlyList, TupleValue, found_tuple
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.containers.slices import RangeValue, SliceValue, range_of
 from stator.dynamo.values.enum_members import are_containers, has_operations
@@ -397,9 +396,7 @@ def _tuple(context: CaptureContext, obj: tuple[Any, ...], source: Source | None)
     if source is None:
         return TupleValue([context.known(item) for item in obj], None, type(obj))
     context.guard(source, GuardKind.TYPE, type(obj))
-    context.guard(source, GuardKind.LENGTH, tuple.__len__(obj))
-    items: list[Value] = [Lazy(item, ItemSource(source, at)) for at, item in enumerate(tuple.__iter__(obj))]
-    return TupleValue(items, source, type(obj), obj)
+    return found_tuple(context, obj, source)
 
 
 @wraps(dict)

@@ -130,6 +130,7 @@ class Break:
     handlers_kept: int = 0
     inner: tuple[InnerFrame, ...] = ()
     private_cells: tuple[str, ...] = ()  # names of cells that only the frame holds
+    varying: frozenset[str] = frozenset()  # variables that hold containers whose lengths change from call to call
 
     def inner_values(self) -> list[Recipe]:
         return [value for frame in self.inner for value in frame.values()]

@@ -47,6 +47,7 @@ class ResumePoint:
     private_cells: names of those cells that only the frame holds.
     inner: names of the arguments for the code that resumes a called function. The instruction before `index` is that
         call; the resumed frame calls that code first and pushes its result. None: the frame is not inside a call.
+    varying: parameters that bring lists and tuples whose lengths change from call to call.
     """
 
     code: CodeType
@@ -57,6 +58,7 @@ class ResumePoint:
     handlers: tuple[int, ...] = ()
     private_cells: tuple[str, ...] = ()
     inner: tuple[str, ...] | None = None
+    varying: tuple[str, ...] = ()
 
     @property
     def calling(self) -> int:

@@ -170,6 +170,7 @@ class CaptureContext(Protocol):
     broken: tuple[Any, list[Any]] | None
     changed_dicts: set[int]
     changing: Any
+    varying: Any
     classes: Any
     compare: Any
     devices: list[Any]

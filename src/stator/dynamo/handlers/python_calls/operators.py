@@ -18,7 +18,7 @@ from stator.dynamo.values.base import CaptureContext, NotConstant, Raised, Value
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.mappings import DictValue, DictViewValue
-from stator.dynamo.values.containers.sequences import AppendOnlyList, ListValue, SequenceValue, TupleValue
+from stator.dynamo.values.containers.sequences import AppendOnlyList, ListValue, SequenceValue, TupleValue, VaryingTuple
 from stator.dynamo.values.containers.sets import SetValue, set_methods
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue, FunctionValue
 from stator.dynamo.values.objects import C_METHODS, MISSING
@@ -369,6 +369,7 @@ _FAMILIES: dict[type, str] = {
     ListValue: "list",
     AppendOnlyList: "list",
     TupleValue: "tuple",
+    VaryingTuple: "tuple",
     SetValue: "set",
     DictValue: "dict",
     DictViewValue: "view",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Iterator
+from inspect import CO_VARARGS
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from stator.base.errors import UserPlace
 from stator.base.registry import Registry
 from stator.dynamo.codegen import support
 from stator.dynamo.guards.guard import Guard, GuardKind
-from stator.dynamo.guards.source import ItemSource, Source, length_source
+from stator.dynamo.guards.source import ItemSource, LocalSource, Source, length_source
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, NewList, NewTuple, Recipe, call_recipe
 from stator.dynamo.values.base import CaptureContext, Lazy, NotConstant, Raised, Reconstructor, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
@@ -392,6 +393,48 @@ def _numel(context: CaptureContext, self: SequenceValue) -> Value:
 _OFTEN = 2  # changes of the length after which no guard may hold it
 
 
+def changes_length(context: CaptureContext, source: Source) -> bool:
+    """Whether the length of the container at `source` changes so often that no guard may hold it."""
+    return source in context.varying or context.changing.get(length_source(source), 0) >= _OFTEN
+
+
+def _varying_length(value: SequenceValue) -> Exception:
+    what = f"the items of {value.source}, a {value.builtin.__name__} whose length changes from call to call"
+    return unsupported("varying-length", what)
+
+
+class VaryingTuple(TupleValue):
+    """A tuple found at `source`, whose length no guard may hold: the graph ends where capture needs `items`."""
+
+    __slots__ = ()
+
+    def __init__(self, obj: tuple[Any, ...], source: Source) -> None:
+        ObjectValue.__init__(self, tuple, obj, source)
+
+    @property
+    def items(self) -> list[Value]:  # type: ignore[override]
+        raise _varying_length(self)
+
+    def rebuilt(self, items: list[Value]) -> Value:
+        return TupleValue(items)
+
+
+def found_tuple(context: CaptureContext, obj: tuple[Any, ...], source: Source) -> TupleValue:
+    """A tuple found at `source`."""
+    if type(obj) is tuple and changes_length(context, source) and not _is_star_args(context, source):
+        return VaryingTuple(obj, source)
+    context.guard(source, GuardKind.LENGTH, tuple.__len__(obj))
+    items: list[Value] = [Lazy(item, ItemSource(source, at)) for at, item in enumerate(tuple.__iter__(obj))]
+    return TupleValue(items, source, type(obj), obj)
+
+
+def _is_star_args(context: CaptureContext, source: Source) -> bool:
+    """Whether this is the tuple of `*args`: each number of arguments is a call of its own."""
+    code = context.function.__code__
+    first = code.co_argcount + code.co_kwonlyargcount
+    return bool(code.co_flags & CO_VARARGS) and source == LocalSource(code.co_varnames[first])
+
+
 class AppendOnlyList(ListValue):
     """A list found at `source`. Appended values stay apart, and no guard holds the length, until capture needs `items`.
 
@@ -419,8 +462,8 @@ class AppendOnlyList(ListValue):
 
     def _read(self) -> None:
         source: Source = self.source  # type: ignore[assignment]
-        if self.context.changing.get(length_source(source), 0) >= _OFTEN:
-            raise unsupported("varying-length", f"the items of {source}, a list whose length changes from call to call")
+        if changes_length(self.context, source):
+            raise _varying_length(self)
         length = list.__len__(self.obj)
         self.context.guards.made.append(Guard(source, GuardKind.LENGTH, length, self.met_at))
         self.known_items = [Lazy(item, ItemSource(source, at)) for at, item in enumerate(list.__iter__(self.obj))]
