@@ -129,7 +129,10 @@ def _build_timm(name: str, size: str, batch: int, sequence: int) -> TrainingCase
 
 
 # attributes of modules of transformers and timm that hold a rate which is drawn against, whatever the module's class
-_RATES = ("p", "drop_prob", "dropout", "attention_dropout", "activation_dropout", "layerdrop", "dropout_prob")
+_RATES = (
+    *("p", "drop_prob", "drop_rate", "dropout", "attention_dropout", "activation_dropout", "layerdrop"),
+    "dropout_prob",
+)
 
 
 def without_dropout(model: torch.nn.Module) -> None:
