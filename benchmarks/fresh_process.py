@@ -13,12 +13,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 
-def run_module(module: str, arguments: Sequence[str], cores: Sequence[int] | None, limit: float | None = None) -> None:
+def run_module(
+    module: str,
+    arguments: Sequence[str],
+    cores: Sequence[int] | None,
+    limit: float | None = None,
+    caches: Path | None = None,
+) -> None:
     """`python -m module arguments`. cores: which ones it may use, and as many threads; None leaves both as they are.
+    caches: a folder for caches that other processes left or will find; None: one of its own, empty.
 
     Raises CalledProcessError where it fails, and TimeoutExpired after `limit` seconds, when it is killed.
     """
-    with tempfile.TemporaryDirectory(prefix="stator-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="stator-bench-", ignore_cleanup_errors=True) as own:
+        folder = own if caches is None else caches
         environment = {
             **os.environ,
             "STATOR_CACHE_DIR": f"{folder}/stator",
