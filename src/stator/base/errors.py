@@ -11,14 +11,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class UserPlace:
-    """A position in the user's program."""
+    """A position in the user's program. `why` it is of interest, if the line itself does not show it."""
 
     filename: str
     line: int
     function: str
+    why: str = ""
 
     def __str__(self) -> str:
-        return f'File "{self.filename}", line {self.line}, in {self.function}'
+        text = f'File "{self.filename}", line {self.line}, in {self.function}'
+        return f"{text}: {self.why}" if self.why else text
 
 
 class StatorError(RuntimeError):

@@ -108,6 +108,47 @@ def test_the_log_names_the_line_of_each_fact(
     assert any(fact in line and f"line {needing_line(program)}," in line for line in facts)
 
 
+def over_size(x: torch.Tensor) -> torch.Tensor:
+    total = x.new_zeros(())
+    for at in range(x.shape[0]):
+        total = total + x[at].sum() * 2
+    return total
+
+
+def over_layers(x: torch.Tensor, count: int, layers: list[torch.Tensor]) -> torch.Tensor:
+    for at in range(count):
+        x = x @ layers[at]
+    return x
+
+
+def test_the_log_says_why_a_loop_is_unrolled(compiled_where: list[str]) -> None:
+    compiled = stator.compile(over_size, dynamic=True)
+    for rows in (3, 4, 5, 6):
+        compiled(torch.randn(rows, 2))
+    line = over_size.__code__.co_firstlineno + 2
+    place = f"line {line}, in over_size: the loop is unrolled for the first values of its bound)"
+    for rows in (3, 4):
+        assert any(f"only where x.size(0) == {rows} (" in one and one.endswith(place) for one in compiled_where)
+    assert not any("x.size(0) == 5" in one or "x.size(0) == 6" in one for one in compiled_where)
+
+    compiled = stator.compile(over_layers)
+    for count in (1, 2, 3):
+        compiled(torch.randn(2, 2), count, [torch.randn(2, 2) for _ in range(4)])
+    line = over_layers.__code__.co_firstlineno + 1
+    place = f"line {line}, in over_layers: the loop is unrolled because a turn needs its number)"
+    assert any("only where count == 3 (" in one and one.endswith(place) for one in compiled_where)
+
+    compiled = stator.compile(over_size, fullgraph=True)
+    for rows in (3, 4, 5):
+        compiled(torch.randn(rows, 2))
+    assert compiled_where[-1].endswith("in over_size: the loop is unrolled because the graph may not end here)")
+
+
+def test_explain_says_why_a_loop_is_unrolled() -> None:
+    found = str(stator.explain(over_size, dynamic=True)(torch.randn(3, 2)))
+    assert "in over_size: the loop is unrolled for the first values of its bound)" in found
+
+
 def test_explain_names_the_line_of_a_formula_of_the_backward() -> None:
     found = str(stator.explain(of_a_decomposition, dynamic=True)(torch.randn(IMAGE, requires_grad=True)))
     (line,) = (line for line in found.splitlines() if "14 % x.size(2) == 0" in line)

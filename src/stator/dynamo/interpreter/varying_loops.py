@@ -11,7 +11,7 @@ with the answer. Rows of tensors need no such trial.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stator.dynamo.bytecode import Instruction
@@ -30,6 +30,9 @@ from .frame import Frame
 from .nested_break import user_code
 
 _UNROLLED_SIZES = 2  # number of values of a size for which loops over it are unrolled
+_FIRST_VALUES = "the loop is unrolled for the first values of its bound"
+_ONE_GRAPH = "the loop is unrolled because the graph may not end here"
+_NEEDS_NUMBERS = "the loop is unrolled because a turn needs its number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class VaryingLoops:
         if any(isinstance(one, RowsIterator) and one.untouched for one in _iterated(iterator)):
             raise _left_to_the_interpreter()
         if not self._varies(iterator):
-            return self._context.next_item(iterator)
+            return self._unrolled(iterator, _FIRST_VALUES if self._may_end_graphs() else _ONE_GRAPH)
         self.settle()  # a loop inside of the trial's
         loop = user_code(frame.program.code), frame.program.user_index(frame.now)
         unrolled = self._assumptions.unrolled.get(loop)
@@ -66,6 +69,18 @@ class VaryingLoops:
             return self._try(loop, iterator)
         if not unrolled:
             raise _left_to_the_interpreter()
+        return self._unrolled(iterator, _NEEDS_NUMBERS)
+
+    def _unrolled(self, iterator: Value, why: str) -> Value | None:
+        """The item of the next turn. Facts about the bounds of a range say why it is unrolled."""
+        if _is_new_range(iterator) and iterator.container.open_bounds:  # type: ignore[attr-defined]
+            environment = self._context.recorder.numbers.environment
+            locate = environment.locate
+            environment.locate = lambda: replace(locate(), why=why)
+            try:
+                iterator.container.constant()  # type: ignore[attr-defined]
+            finally:
+                environment.locate = locate
         return self._context.next_item(iterator)
 
     def settle(self) -> None:
@@ -139,9 +154,7 @@ class VaryingLoops:
         """Whether this is the iterator of a range, before its first item, whose bounds change from call to call."""
         if not self._may_end_graphs():
             return False
-        if type(iterator) is not ContainerIterator or iterator.taken or not isinstance(iterator.container, RangeValue):
-            return False
-        return any(map(self._changes, iterator.container.open_bounds))
+        return _is_new_range(iterator) and any(map(self._changes, iterator.container.open_bounds))  # type: ignore[attr-defined]
 
     def _changes(self, number: SymbolicNumber) -> bool:
         """Whether a number depends on ints that change from call to call, or on sizes that do so often."""
@@ -167,6 +180,11 @@ class VaryingLoops:
         if not isinstance(iterator, LiveIterator) or behind_for_iter(frame) is None:
             return False
         return frame.program.user_index(frame.now) == frame.program.resumption.point.index - 1  # type: ignore[union-attr]
+
+
+def _is_new_range(iterator: Value) -> bool:
+    """Whether this is the iterator of a range, before its first item."""
+    return type(iterator) is ContainerIterator and not iterator.taken and isinstance(iterator.container, RangeValue)
 
 
 def _iterated(iterator: Value) -> list[Value]:
