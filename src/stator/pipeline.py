@@ -60,9 +60,6 @@ ARENA_SHARE = 0.002
 LANGUAGES = {"cpu": "cpp", "cuda": "triton"}
 KERNEL_PRINTERS: Mapping[str, Callable[..., KernelSource]] = {"cpp": cpp.print_kernel, "triton": triton.print_kernel}
 
-# Stages that change a graph and its inputs before tracing, and wrap the compiled callable; the outermost first
-WRAPPERS = (aot.carry_numbers, aot.read_lazy_inputs)
-
 
 def aot_eager_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
     """Trace to a functional ATen graph and run it operator by operator: all stages except code generation."""
@@ -196,6 +193,9 @@ def _ahead_of_time(
         run_overlapping: aot.RunOverlapping,
         leave_small: Callable[[str], object] | None,
     ) -> Compiled:
+        if any(isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg()) for value in inputs):
+            logs.log("graph", "the graph runs operator by operator: an input is conjugated or negated lazily")
+            return aot.python_function(graph)
         if not aot.needs_grad(graph, inputs):
             return infer(graph, inputs, run_overlapping=run_overlapping)
         # operators on wrapper subclasses run Python, which costs more than a compiled step
@@ -204,7 +204,7 @@ def _ahead_of_time(
 
     def compile_plain(given: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         leave = None if leave_small is None else partial(_leave, given, leave_small)
-        graph, inputs, wrap = aot.apply_wrappers(WRAPPERS, given, inputs)
+        graph, inputs, wrap = aot.carry_numbers(given, inputs)
         return wrap(aot.with_shared_memory(graph, inputs, partial(compile_disjoint, leave_small=leave)))
 
     def compile_whole(graph: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:

@@ -3,12 +3,10 @@ these."""
 
 from stator.graph.functionalization.functionalize import Keep
 
-from .runtime.conjugated_inputs import read_lazy_inputs
-from .runtime.eager import keep_all, run_eagerly
+from .runtime.eager import keep_all, python_function, run_eagerly
 from .runtime.number_inputs import carry_numbers
 from .runtime.shared_memory import RunOverlapping, with_shared_memory
 from .runtime.wrapper_subclasses import with_inner_tensors
-from .runtime.wrappers import apply_wrappers
 from .split.split_graph import compile_in_pieces
 from .trace.attention_gradients import shorten_attention_gradients
 from .trace.fused_attention import GpuRules, fuse_attention

@@ -24,7 +24,6 @@ from stator.aot.partition.partition import (
     split_joint,
 )
 from stator.aot.runtime.backward import CompiledBackward, CompileGraph, drop_unused_saved, is_plain
-from stator.aot.runtime.conjugated_inputs import compile_on_memory
 from stator.aot.runtime.replaced_data import primals_on_old_memory, replaced_primals, replacement_error
 from stator.aot.runtime.saved_state import RetainedValues, note_freed, saved_values, tangents_by_saved, unchanged_inputs
 from stator.aot.runtime.symbolic_backward import SymbolicBackward
@@ -386,6 +385,7 @@ class CompiledStep:
         plain = all(map(is_plain, tangents))  # operators handle tensors that vmap batches, and subclasses
         run = None
         if plain:
+            tangents, known = ([one.resolve_conj().resolve_neg() for one in given] for given in (tangents, known))
             facts = tuple([_compiled_for(tangent) for tangent in tangents])
             key = request, tuple(shown), facts, tuple([value.stride() for value in known]), step_node.sizes
             given = [*primals, *tangents], known
@@ -423,7 +423,7 @@ class CompiledStep:
                 shown=shown,
                 known=self._known_values(len(arguments), sizes) if known else None,
             )
-            return compile_on_memory(gradients, [*arguments, *known], compile_function)
+            return compile_function(gradients, [*arguments, *known])
         except Exception as error:  # a defect of the compiler must not end the user's backward
             if raised_by_signal_handler(error):
                 raise

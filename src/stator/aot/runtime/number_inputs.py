@@ -14,16 +14,17 @@ from torch import fx
 from stator.graph.fake.number_stand_ins import number_from_tensor
 from stator.graph.ir.aten_graph import PlainGraphModule
 
-from .wrappers import WrappedGraph, no_wrap
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def carry_numbers(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> WrappedGraph:
-    """A wrapper: replaces the number inputs of a graph with tensors. The numbers are the placeholders with
+def carry_numbers(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[fx.GraphModule, Sequence[Any], Wrap]:
+    """Replace the number inputs of a graph with tensors: a graph, its inputs, and the wrap that gives its compiled
+    callable the arguments of `gm`. The numbers are the placeholders with
     `meta["number"]`: the node that capture had for it, or True. Other Python inputs stay as they are."""
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     positions = [at for at, node in enumerate(placeholders) if node.meta.get("number")]
     if not positions:
-        return gm, example_inputs, no_wrap
+        return gm, example_inputs, lambda compiled: compiled
 
     def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args: inner(*_carried(args, positions))

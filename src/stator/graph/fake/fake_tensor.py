@@ -104,7 +104,6 @@ class FakeTensor(torch.Tensor):
     seen: int = 0
     steps: tuple[Any, ...] = ()
     is_input: bool = False
-    of_input: bool = False  # the program's own view of a lazily conjugated or negated graph input
     detached: bool = False  # made by `detach()`, or a view of such a tensor
     is_data: bool = False  # made by `.data`, or a view of such a tensor: has its own version counter
     # The real tensor behind a constant.

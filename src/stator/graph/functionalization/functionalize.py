@@ -506,10 +506,6 @@ class FunctionalTracer(FakeMode):
 
     def _change_layout(self, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         fake = args[0]
-        if fake.of_input:
-            raise Unsupported(
-                "input-layout-mutation", f"{info.target} changes the layout of a lazily conjugated input in place"
-            )
         twin = functional_twin(info.target)
         if twin is None or id(fake.fake_storage) in self.constant_storages:
             raise Unsupported("layout-mutation", f"{info.target} changes the layout of a tensor in place")
