@@ -62,6 +62,7 @@ class ProductSteps:
             self.steps.append(step)
         self.lowered = lowered
         self.buffers = dict(lowered.buffers)
+        self.outputs = names_in(lowered.outputs)
         self.known: dict[int, tuple[Group | Extern, Effects]] = {}  # by identities, which end with their steps
 
     # ---- what a library call computes -------------------------------------------------------------
@@ -123,9 +124,10 @@ class ProductSteps:
 
     def is_read(self, name: str, inside: Sequence[Group | Extern]) -> bool:
         """True if a buffer needs memory: it is a result, or steps outside read it."""
-        outputs = names_in(self.lowered.outputs)
-        others = [step for step in self.steps if not any(step is one for one in inside)]
-        return name in outputs or any(name in self.effects(step)[0] for step in others)
+        if name in self.outputs:
+            return True
+        within = {id(step) for step in inside}
+        return any(name in self.effects(step)[0] for step in self.steps if id(step) not in within)
 
     # ---- order ------------------------------------------------------------------------------------
 

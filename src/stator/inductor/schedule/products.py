@@ -111,11 +111,17 @@ class _ProductFusion(ProductSteps):
 
     def _absorb(self, results: set[str]) -> None:
         for follower in [step for step in self.steps if isinstance(step, Group)]:
-            if follower.inner_ranges or results.isdisjoint(follower.reads):
+            read = results.intersection(follower.reads)
+            if follower.inner_ranges or not read:
                 continue
             at = next(at for at, step in enumerate(self.steps) if step is follower)
-            found = [(where, call) for where in range(at) if (call := self.product(self.steps[where])) is not None]
-            found = [(where, call) for where, call in found if call.result in follower.reads]
+            found = [
+                (where, call)
+                for where, step in enumerate(self.steps[:at])
+                if isinstance(step, Extern)
+                and not read.isdisjoint(step.outputs)
+                and (call := self.product(step)) is not None
+            ]
             found = [one for one in found if found[-1][1] is one[1] or _together(found[-1][1], one[1])]
             if not found or not all(self.may_move(where, at) for where, _ in found):
                 continue
@@ -136,7 +142,9 @@ class _ProductFusion(ProductSteps):
         """Join launches of one left side."""
         at = 0
         while at < len(self.steps):
-            found = next((other for other in range(at + 1, len(self.steps)) if self._fit(at, other)), None)
+            found = None
+            if isinstance(self.steps[at], ProductGroup):
+                found = next((other for other in range(at + 1, len(self.steps)) if self._fit(at, other)), None)
             if found is None:
                 at += 1
                 continue
