@@ -192,6 +192,8 @@ _FUNCTIONS: dict[str, Any] = {
 _SCANS: dict[str, Any] = {
     "sum": lambda x: x.cumsum(-1, dtype=x.dtype),
     "prod": lambda x: x.cumprod(-1, dtype=x.dtype),
+    "max": lambda x: x.cummax(-1).values,
+    "min": lambda x: x.cummin(-1).values,
     "logsumexp": lambda x: x.logcumsumexp(-1),
 }
 

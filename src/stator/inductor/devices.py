@@ -20,7 +20,7 @@ class DeviceTraits:
     lazy_parts: a concatenation of so many parts, or fewer, is selected from its parts where it is used; 0: never.
     small_read: reading a buffer of fewer elements for each element of a result costs nothing beside storing the result.
     combined_bytes: a kernel that moves no more may be launched together with others; 0: never.
-    products: matrix products can be kernels of ours; scans: cumulative sums can.
+    products: matrix products can be kernels of ours.
     depthwise_taps: depthwise convolutions with kernels of up to so many taps are loops.
     quantized_rows: up to so many rows, sums are quicker than a library's product with a matrix that must be made of
     quantized numbers first; where they run along its rows in memory, and where across these.
@@ -38,7 +38,6 @@ class DeviceTraits:
     small_read: float
     quantized_rows: tuple[int, int] = (0, 0)
     products: bool = False
-    scans: bool = False
     depthwise_taps: int = 0
 
 
@@ -72,7 +71,6 @@ GPU = DeviceTraits(
     combined_bytes=8 << 20,
     small_read=1 / 16,
     products=True,
-    scans=True,
     depthwise_taps=25,
 )
 

@@ -79,6 +79,11 @@ class Kernel:
         return [position for position, value in enumerate(self.values) if value.name == "scan"]
 
     @property
+    def ordered(self) -> bool:
+        """True if results depend on the order of the inner loops."""
+        return any(v.name == "scan" or (v.name == "reduce" and v.args[0].startswith("arg")) for v in self.values)
+
+    @property
     def phases(self) -> int:
         """The number of runs over the inner loops."""
         inner = self.inner_bits

@@ -42,8 +42,8 @@ class Op:
           "add": atomic when parallel; "row_sum": the sum of all values with one index, in rows of one program
       reduce(kind: str, value: Ref) -> Ref      kind: sum prod max min any all xor_sum argmax argmin; over all
           reduction vars
-      scan(kind: str, value: Ref) -> Ref        kind: sum prod logsumexp; over the iterations of the reduction loops up
-          to this one. What depends on it runs in every iteration
+      scan(kind: str, value: Ref) -> Ref        kind: sum prod max min logsumexp; over the iterations of the reduction
+          loops up to this one. What depends on it runs in every iteration
       welford(value: Ref) -> use get(Ref, 0|1|2) for mean, m2 (sum of squared deviations), count
       get(Ref, int)                              component of a multi-valued result
       constant(value, dtype), index_value(IndexRef, dtype), to_dtype(Ref, dtype), bitcast(Ref, dtype)

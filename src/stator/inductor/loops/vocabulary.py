@@ -155,6 +155,8 @@ REDUCTIONS = {
 SCANS = {
     "sum": "as the reduction",
     "prod": "as the reduction",
+    "max": "as the reduction",
+    "min": "as the reduction",
     "logsumexp": "logarithm of the sum of powers of e; of floats",
 }
 

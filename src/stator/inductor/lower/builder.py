@@ -312,21 +312,25 @@ class LoweringBuilder:
             self.emit(outputs, part, work)
         return targets
 
-    def scan(self, kind: str, tensor: Tensor, dim: int, working: torch.dtype, target: Tensor) -> None:
-        """Emit loops that write into `target`, a buffer of equal shape, for each element what a scan along `dim`,
-        computed in `working` dtype, gives there."""
-        memory: Stored = target.source  # type: ignore[assignment]
-        outer = [at for at in self.loop_order(target.shape, memory.strides) if at != dim]
-        variables, index = loop_variables(outer, target.shape)
+    def scan(
+        self, compute: Callable[[Any, Ref, ExprLike], list[Ref]], tensor: Tensor, dim: int, targets: list[Tensor]
+    ) -> None:
+        """Emit loops along `dim` that write into `targets`, buffers of equal shape, what `compute(ops, element, its
+        place along dim)` gives for each element."""
+        shape = tensor.shape
+        memories: list[Stored] = [target.source for target in targets]  # type: ignore[misc]
+        outer = [at for at in self.loop_order(shape, memories[0].strides) if at != dim]
+        variables, index = loop_variables(outer, shape)
         where = (*index[:dim], _REDUCTION_SYMBOLS[0], *index[dim + 1 :])
 
         def body(ops: Any) -> None:
-            value = ops.scan(kind, ops.to_dtype(tensor.load(ops, where), working))
-            ops.store(memory.buffer, linear(memory, where), ops.to_dtype(value, target.dtype))
+            values = compute(ops, tensor.load(ops, where), _REDUCTION_SYMBOLS[0])
+            for memory, target, value in zip(memories, targets, values, strict=True):
+                ops.store(memory.buffer, linear(memory, where), ops.to_dtype(value, target.dtype))
 
-        ranges = tuple([target.shape[at] for at in outer])
-        frozen = self.freeze(body, variables, ranges, _REDUCTION_SYMBOLS[:1], (target.shape[dim],))
-        self.emit((memory.buffer,), frozen, tensor.work)
+        ranges = tuple([shape[at] for at in outer])
+        frozen = self.freeze(body, variables, ranges, _REDUCTION_SYMBOLS[:1], (shape[dim],))
+        self.emit(tuple([memory.buffer for memory in memories]), frozen, tensor.work)
 
     # ---- library calls
 

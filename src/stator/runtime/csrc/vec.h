@@ -684,3 +684,4 @@ INLINE vi64 check_index(vi64 i, int64_t size, int64_t *error, int n) {
 #include "vec_divide.h"
 #include "vec_iterative.h"
 #include "vec_random.h"
+#include "vec_scan.h"

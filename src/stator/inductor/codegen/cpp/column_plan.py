@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from stator.inductor.codegen.kernel import Kernel
+from stator.inductor.loops.vocabulary import HEAVY
 from stator.shapes.expr import Expr
 
 from .phases import PhasePlan
@@ -38,7 +39,7 @@ def plan_columns(kernel: Kernel, order: LoopOrder, plan: PhasePlan, parallel: bo
     """None if the kernel is no such reduction, or gains nothing. parallel: there is enough work for several threads."""
     if order.vector is None or order.tile is not None or not order.inner or order.outer[-1:] != (order.vector,):
         return None
-    if len(plan.phases) != 1 or plan.phases[0].keeps:
+    if len(plan.phases) != 1 or plan.phases[0].keeps or kernel.scans:
         return None
     bit = 1 << order.vector
     reduces = [kernel.values[position] for position in plan.phases[0].reduces]
@@ -60,6 +61,21 @@ def plan_columns(kernel: Kernel, order: LoopOrder, plan: PhasePlan, parallel: bo
         width = max(1, min(width, others * vectors // _ENOUGH))
     width = max((w for w in range(1, width + 1) if vectors % w == 0 and 2 * w > width), default=width)
     return ColumnPlan(width) if width > 1 else None
+
+
+def scans_columns(kernel: Kernel, order: LoopOrder, plan: PhasePlan) -> bool:
+    """True for scans alone, with lanes across neighbouring columns. Values of whole columns must be cheap, because each
+    row computes them again."""
+    if order.vector is None or not order.inner or order.outer[-1:] != (order.vector,) or len(plan.phases) != 1:
+        return False
+    phase, bit = plan.phases[0], 1 << order.vector
+    inside = [kernel.values[position] for position in phase.values]
+    if phase.reduces or plan.outside_stores or not any(v.name == "scan" and v.loops & bit for v in inside):
+        return False
+    dear = [kernel.values[at] for at in plan.outside if kernel.values[at].loops & bit]
+    if any(value.name in HEAVY or value.name == "indirect" for value in dear):
+        return False
+    return _is_contiguous(kernel, order, plan)
 
 
 def _is_contiguous(kernel: Kernel, order: LoopOrder, plan: PhasePlan) -> bool:

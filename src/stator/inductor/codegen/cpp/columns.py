@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from .column_plan import ColumnPlan
+from .column_scans import emit_column_scans
 from .emit import Emitter
 from .loop_sizes import part_bounds, parts, rest, work
 from .partial_sums import emit_in_parts
@@ -22,6 +23,9 @@ class ColumnEmitter(Emitter):
     """Prints a kernel with an innermost outer loop that may run in blocks of columns."""
 
     def _columns_printed(self) -> bool:
+        if self.scans_columns:
+            emit_column_scans(self)
+            return True
         if self.columns is None:
             return False
         _emit_columns(self, self.columns)
@@ -141,7 +145,7 @@ def _down_the_rows(emitter: Emitter, width: int) -> None:
 
     def rows(depth: int) -> None:
         for position in phase.values:
-            if not emitter._is_vector(position) and emitter._inner_place(position, phase) == depth:
+            if not emitter.is_vector(position) and emitter._inner_place(position, phase) == depth:
                 emitter._define(position)
         if depth < len(inner):
             emit_in_parts(emitter, depth, phase, lambda: emitter._loop(inner[depth], lambda: rows(depth + 1)))
@@ -151,7 +155,7 @@ def _down_the_rows(emitter: Emitter, width: int) -> None:
                 kind = VECTOR[KIND[emitter.dtype(position)]]
                 emitter.line(f"const {kind} {_name(emitter, position)} = held{position}[b];")
             for position in phase.values:
-                if emitter._is_vector(position):
+                if emitter.is_vector(position):
                     emitter._define(position)
             for position in phase.reduces:
                 emitter._accumulate(position)

@@ -16,12 +16,13 @@ from stator.inductor.loops.vocabulary import ORDERED_STORE_MODES
 from stator.inductor.sizes import product
 from stator.shapes.expr import Expr, ExprLike, FloorDiv, Mod, Symbol
 
-from .column_plan import plan_columns
+from .column_plan import plan_columns, scans_columns
 from .indices import VectorIndexContext, print_vector_index
 from .loop_sizes import may_suit_threads, part_bounds, parts, rest, shared_loop, suits_threads, work
 from .partial_sums import emit_in_parts, part_depth
 from .phases import Phase, PhasePlan, plan_phases
 from .row_sums import own_rows, row_of_sums, skip_of_others
+from .scans import begin_scan, declare_carries, of_valid_lanes, scanned, scans
 from .several_accumulators import emit_with_several
 from .types import COMBINE, KIND, SCALAR, VECTOR, identity, literal
 from .values import print_value
@@ -59,6 +60,7 @@ class Emitter:
         self.in_part: frozenset[int] = frozenset()  # sums that currently go to a partial accumulator
         self.owned = None if order.vector is None or not may_suit_threads(self.kernel) else row_of_sums(kernel)
         self.columns = plan_columns(kernel, order, self.plan, may_suit_threads(self.kernel))
+        self.scans_columns = scans_columns(kernel, order, self.plan)
         self.parallel_at = self._parallel_loop()
         self.split = self._split_reduction()
         streams = dict.fromkeys(value.args[:3] for value in kernel.values if value.name == "random")
@@ -118,11 +120,8 @@ class Emitter:
 
     def _split_reduction(self) -> bool:
         """True for a single long row. Threads then share its inner loops, and partial results are combined."""
-        positions = any(value.name == "reduce" and value.args[0].startswith("arg") for value in self.kernel.values)
-        unusual = any(store.mode is not None for store in self.kernel.stores)
-        return bool(
-            not self.order.outer and self.order.inner and suits_threads(self.kernel) and not positions and not unusual
-        )
+        unusual = self.kernel.ordered or any(store.mode is not None for store in self.kernel.stores)
+        return bool(not self.order.outer and self.order.inner and suits_threads(self.kernel) and not unusual)
 
     def _outer(self, depth: int) -> None:
         outer = self.order.outer
@@ -243,6 +242,7 @@ class Emitter:
     def _phases(self) -> None:
         plan = self.plan
         self._scratch_rows(before_loops=False)
+        declare_carries(self, plan.phases)
         stores = list(plan.outside_stores)
         self._after_reductions(0, stores)
         for number, phase in enumerate(plan.phases):
@@ -265,7 +265,7 @@ class Emitter:
         if isinstance(inner, Expr) is not before_loops:
             return
         for position in [position for phase in self.plan.phases for position in phase.keeps]:
-            vectors = self._rows_are_vectors() and self._is_vector(position)
+            vectors = self._rows_are_vectors() and self.is_vector(position)
             kind = (VECTOR if vectors else SCALAR)[KIND[self.kernel.values[position].dtype]]
             if before_loops:
                 self.line(f"scratch<{kind}> row{position}({self.kernel.text(inner)});")
@@ -280,6 +280,8 @@ class Emitter:
             return
         for position in phase.reduces:
             self._accumulator(position)
+        for position in scans(self.kernel, phase):
+            begin_scan(self, position)
         self._inner(0, phase)
         for position in phase.reduces:
             self._complete(position)
@@ -338,7 +340,7 @@ class Emitter:
 
     # ---- values -----------------------------------------------------------------------------------
 
-    def _is_vector(self, position: int) -> bool:
+    def is_vector(self, position: int) -> bool:
         return bool(self.kernel.values[position].loops & self.vector_bit)
 
     def dtype(self, position: int) -> torch.dtype:
@@ -347,11 +349,11 @@ class Emitter:
     def operand(self, position: int, vector: bool) -> str:
         value = self.kernel.values[position]
         text = literal(value.args[0], value.dtype) if value.name == "constant" else f"t{position}"
-        return f"splat({text})" if vector and not self._is_vector(position) else text
+        return f"splat({text})" if vector and not self.is_vector(position) else text
 
     def _define(self, position: int) -> None:
         value = self.kernel.values[position]
-        vector = self._is_vector(position)
+        vector = self.is_vector(position)
         kind = KIND[value.dtype]
         if self._is_tiled(value):
             assert self.order.tile is not None
@@ -359,7 +361,7 @@ class Emitter:
             self.line(f"const {VECTOR[kind]} t{position} = tile{position}[{name} - {name}b];")
             return
         self.narrows = position not in self.narrowed_by_stores
-        text = print_value(self, value, vector)
+        text = scanned(self, position) if value.name == "scan" else print_value(self, value, vector)
         if value.name == "indirect":
             name = f"indirect{position}"
             if vector:
@@ -402,7 +404,7 @@ class Emitter:
         neutral = literal(other, value.dtype)
         if not vector:
             return f"{self.operand(mask.position, False)} ? {self._load(buffer, index, False)} : {neutral}"
-        if not self._is_vector(mask.position):
+        if not self.is_vector(mask.position):
             read = self._load(buffer, index, True)
             read = read if self._varies(index) else f"splat({read})"
             return f"{self.operand(mask.position, False)} ? {read} : splat({neutral})"
@@ -494,8 +496,8 @@ class Emitter:
         return self.order.vector is not None and self.order.vector < self.kernel.outer
 
     def _keep(self, position: int) -> None:
-        if self._rows_are_vectors() or not self._is_vector(position):
-            value = self.operand(position, self._is_vector(position))
+        if self._rows_are_vectors() or not self.is_vector(position):
+            value = self.operand(position, self.is_vector(position))
             if not self._rows_are_vectors() and self.vector_bit:
                 self.line(f"store(&{self._row(position)}, splat({value}));")
             else:
@@ -511,7 +513,7 @@ class Emitter:
 
     def _fetch(self, position: int) -> None:
         kind = KIND[self.kernel.values[position].dtype]
-        vector = self._is_vector(position)
+        vector = self.is_vector(position)
         row = self._row(position)
         if self._rows_are_vectors() or not vector:
             text = row
@@ -528,12 +530,12 @@ class Emitter:
 
     # ---- reductions -------------------------------------------------------------------------------
 
-    def _lanes_reduced(self) -> bool:
+    def lanes_reduced(self) -> bool:
         """True if the lanes run along a loop that is reduced over."""
         return self.order.vector is not None and self.order.vector >= self.kernel.outer
 
     def wide(self, position: int) -> bool:
-        return self._lanes_reduced() or self._is_vector(position)
+        return self.lanes_reduced() or self.is_vector(position)
 
     def _accumulator(self, position: int) -> None:
         value = self.kernel.values[position]
@@ -557,15 +559,15 @@ class Emitter:
         if kind.startswith("arg"):
             self._accumulate_position(position, kind, operand, wide)
             return
-        if wide and self._lanes_reduced() and self.lanes != "LANES":
-            operand = f"select(first_lanes({self.lanes}), {operand}, splat({identity(kind, self.dtype(source))}))"
+        if wide and self.lanes_reduced():
+            operand = of_valid_lanes(self, operand, kind, self.dtype(source))
         function = COMBINE[kind]
         accumulator = f"{'part_' if position in self.in_part else ''}a{position}{self.slot}"
         self.line(f"{accumulator} = {function}({accumulator}, {operand});")
 
     def _accumulate_position(self, position: int, kind: str, operand: str, wide: bool) -> None:
         flat = self._inner_position()
-        if self._lanes_reduced():
+        if self.lanes_reduced():
             index, valid = f"arange_i64({flat}, 1)", f"first_lanes({self.lanes})"
         else:
             index, valid = f"splat((int64_t)({flat}))" if wide else f"(int64_t)({flat})", "LANES" if wide else ""
@@ -577,7 +579,7 @@ class Emitter:
         value = self.kernel.values[position]
         kind, source = value.args[0], self.dtype(value.args[1].position)
         wide = self.wide(position)
-        result_wide = self._is_vector(position)
+        result_wide = self.is_vector(position)
         register = (VECTOR if result_wide else SCALAR)[KIND[value.dtype]]
         across = wide and not result_wide
         if kind.startswith("arg"):

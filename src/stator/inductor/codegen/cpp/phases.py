@@ -123,6 +123,6 @@ def _cost(kernel: Kernel, position: int, kept: set[int]) -> int:
         if at in kept:
             total += 1
             continue
-        total += _HEAVY_COST if value.name in HEAVY else 1
+        total += _HEAVY_COST if value.name in HEAVY or value.name == "scan" else 1
         pending += kernel.operands(value.args)
     return total

@@ -87,7 +87,7 @@ _LIMITS = {
 
 
 def identity(kind: str, dtype: torch.dtype) -> str:
-    """The neutral element of a reduction."""
+    """The neutral element of a reduction or scan."""
     low, high = _LIMITS.get(dtype, (-math.inf, math.inf))
     neutral = {
         "sum": 0,
@@ -99,11 +99,12 @@ def identity(kind: str, dtype: torch.dtype) -> str:
         "min": high,
         "argmax": low,
         "argmin": high,
+        "logsumexp": low,
     }
     return literal(neutral[kind], dtype)
 
 
-# the functions that combine two results of a reduction
+# the functions that combine two results of a reduction or scan
 COMBINE = {
     "sum": "op_add",
     "prod": "op_mul",
@@ -112,4 +113,5 @@ COMBINE = {
     "any": "op_bitwise_or",
     "all": "op_bitwise_and",
     "xor_sum": "op_bitwise_xor",
+    "logsumexp": "op_logaddexp",
 }

@@ -17,6 +17,7 @@ _VECTOR_UNIT, _VECTOR_TILED, _VECTOR_NEAR, _VECTOR_STRIDED, _VECTOR_GATHER = 1 /
 _SCALAR = 1.0
 _NEAR = 8  # elements between lanes that still share cache lines
 _MIN_TILE = 4
+_MOST_WASTE = 1.25  # lanes of the vectors of a row for each of its elements, up to which scans run along lanes
 _LANES = 16  # assumed by the estimates; the text itself works for any number
 
 
@@ -38,14 +39,15 @@ def choose_order(kernel: Kernel, enabled: bool = True) -> LoopOrder:
         return LoopOrder(_last(outer, along), inner, along)
     if not enabled or not kernel.loops or any(store.mode or store.mask is not None for store in kernel.stores):
         return LoopOrder(outer, inner, None)
-    fixed = any(value.name == "reduce" and value.args[0].startswith("arg") for value in kernel.values)
     accesses = _accesses(kernel)
     # later loops come first, so that they win ties
     candidates = [*reversed(inner), *reversed(outer)]
-    if fixed and inner:
-        candidates = [inner[-1], *reversed(outer)]
+    if kernel.ordered and inner:
+        # a scan along the lanes costs several steps, which empty lanes take as well
+        short = bool(kernel.scans) and _waste(kernel.typical[inner[-1]]) > _MOST_WASTE
+        candidates = [] if short else [inner[-1], *reversed(outer)]
     costs = [(_cost(kernel, accesses, candidate), number) for number, candidate in enumerate(candidates)]
-    cost, number = min(costs)
+    cost, number = min(costs, default=(math.inf, 0))
     if cost >= _cost(kernel, accesses, None):
         return LoopOrder(outer, inner, None)
     chosen = candidates[number]
@@ -96,6 +98,11 @@ def _heavy_outside(kernel: Kernel, outer: tuple[int, ...], chosen: int) -> tuple
     return (*varying, chosen, *(loop for loop in rest if not dear & (1 << loop)))
 
 
+def _waste(size: int) -> float:
+    """The lanes of the vectors of a loop over its iterations."""
+    return math.ceil(size / _LANES) * _LANES / max(size, 1)
+
+
 def _accesses(kernel: Kernel) -> list[tuple[Expr, int, float]]:
     """(index, surrounding loops, weight) of every load and store."""
     found = []
@@ -110,7 +117,7 @@ def _accesses(kernel: Kernel) -> list[tuple[Expr, int, float]]:
 def _cost(kernel: Kernel, accesses: list[tuple[Expr, int, float]], chosen: int | None) -> float:
     total = 0.0
     size = 1 if chosen is None else kernel.typical[chosen]
-    waste = math.ceil(size / _LANES) * _LANES / max(size, 1)
+    waste = _waste(size)
     indirect = set(kernel.indirect)
     tiles = chosen is not None and not kernel.inner_bits and _tile_loop(kernel, chosen) is not None
     for index, loops, weight in accesses:
