@@ -463,33 +463,31 @@ INLINE bool reduce_max(mask m) { return any(m); }
 INLINE bool reduce_min(mask m) { return all(m); }
 
 // ---- position of the largest or smallest; a NaN counts as that, the first wins ------------------------------------------------------
-template <class T> INLINE T unbounded(bool largest) {  // the largest or smallest number, infinite if T has infinities
-    if constexpr ((T)0.5 != 0) return largest ? (T)__builtin_inf() : -(T)__builtin_inf();
-    else return largest ? (T)~((T)1 << (8 * sizeof(T) - 1)) : (T)((T)1 << (8 * sizeof(T) - 1));
-}
-#define ARG_REDUCTION(kind, op, reduce) \
-    template <class T> INLINE bool better_##kind(T value, T best) { \
-        return value op best || (value != value && best == best); \
-    } \
-    INLINE mask better_##kind(vf32 value, vf32 best) { return {(value op best) | ((value != value) & (best == best))}; } \
+// A position begins as that of the lane's first element, and its value as the worst. Lanes without elements never tell.
+#define ARG_REDUCTION(kind, op, not_op, reduce) \
+    INLINE mask better_##kind(vf32 value, vf32 best) { return {~(value not_op best) & (best == best)}; } \
     INLINE mask better_##kind(vi32 value, vi32 best) { return {value op best}; } \
-    INLINE mask better_##kind(vf64 value, vf64 best) { return (value op best) | ((value != value) & (best == best)); } \
+    INLINE mask better_##kind(vf64 value, vf64 best) { return !(value not_op best) & (best == best); } \
     INLINE mask better_##kind(vi64 value, vi64 best) { return value op best; } \
-    template <class T> INLINE void update_##kind(T &best, int64_t &position, T value, int64_t at, bool) { \
-        if (position < 0 || better_##kind(value, best)) best = value, position = at; \
+    template <class T> INLINE void update_##kind(T &best, int64_t &position, T value, int64_t at) { \
+        if (value op best || (value != value && best == best)) best = value, position = at; \
     } \
-    template <class V> INLINE void update_##kind(V &best, vi64 &position, V value, vi64 at, mask valid) { \
-        mask m = valid & (better_##kind(value, best) | (position < vi64{})); \
+    template <class V, class P> INLINE void update_##kind(V &best, P &position, V value, P at) { \
+        mask m = better_##kind(value, best); \
         best = select(m, value, best); \
         position = select(m, at, position); \
     } \
-    template <class V> INLINE int64_t reduce_##kind(V best, vi64 position) { /* lanes without a position count last */ \
-        mask filled = op_ge(position, vi64{}); \
-        V value = select(filled, best, splat(unbounded<decltype(lane(best, 0))>(0 op 1))); \
-        V found = splat(reduce(value)); \
-        mask tie = filled & (op_eq(value, found) | (op_ne(value, value) & op_ne(found, found))); \
-        int64_t at = reduce_min(select(tie, position, splat(unbounded<int64_t>(true)))); \
-        return at == unbounded<int64_t>(true) ? -1 : at; \
+    template <class V, class P> INLINE void merge_##kind(V &best, P &position, V value, P at) { \
+        mask equal = op_eq(value, best) | (op_ne(value, value) & op_ne(best, best)); \
+        mask m = better_##kind(value, best) | (equal & op_lt(at, position)); \
+        best = select(m, value, best); \
+        position = select(m, at, position); \
+    } \
+    template <class V, class P> INLINE int64_t reduce_##kind(V best, P position) { \
+        V found = splat(reduce(best)); \
+        mask equal = op_eq(best, found) | (op_ne(best, best) & op_ne(found, found)); \
+        const auto none = ~((decltype(lane(position, 0)))1 << (8 * sizeof lane(position, 0) - 1)); \
+        return reduce_min(select(equal, position, splat(none))); \
     }
-ARG_REDUCTION(argmax, >, reduce_max)
-ARG_REDUCTION(argmin, <, reduce_min)
+ARG_REDUCTION(argmax, >, <=, reduce_max)
+ARG_REDUCTION(argmin, <, >=, reduce_min)

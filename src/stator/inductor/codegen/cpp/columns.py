@@ -130,7 +130,7 @@ def _down_the_rows(emitter: Emitter, width: int) -> None:
     for position in phase.reduces:
         emitter.line(f"{VECTOR[KIND[emitter.dtype(kernel.values[position].args[1].position)]]} a{position}[{width}];")
         if kernel.values[position].args[0].startswith("arg"):
-            emitter.line(f"{VECTOR['i64']} p{position}[{width}];")
+            emitter.line(f"{emitter.position_register(position)} p{position}[{width}];")
     with _vectors(emitter, width):
         if held:
             _per_column_values(emitter)
@@ -141,7 +141,7 @@ def _down_the_rows(emitter: Emitter, width: int) -> None:
             neutral = identity(value.args[0], emitter.dtype(value.args[1].position))
             emitter.line(f"a{position}[b] = splat({neutral});")
             if value.args[0].startswith("arg"):
-                emitter.line(f"p{position}[b] = splat((int64_t)-1);")
+                emitter.line(f"p{position}[b] = {emitter.element_position(position)};")
 
     def rows(depth: int) -> None:
         for position in phase.values:

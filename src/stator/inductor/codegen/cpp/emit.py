@@ -545,7 +545,22 @@ class Emitter:
         neutral = f"splat({identity(kind, source)})" if wide else identity(kind, source)
         self.line(f"{types[KIND[source]]} a{position} = {neutral};")
         if kind.startswith("arg"):
-            self.line(f"{types['i64']} p{position} = {'splat((int64_t)-1)' if wide else '-1'};")
+            self.line(f"{self.position_register(position)} p{position} = {self.element_position(position)};")
+
+    def position_register(self, position: int) -> str:
+        """Of an argmax or argmin. Positions of 32 bits take one register, where a long row does not need more."""
+        if not self.wide(position):
+            return "int64_t"
+        sizes = self.kernel.sizes[self.kernel.outer :]
+        return "vi32" if self.kernel.knowledge.known("<", product(sizes), 2**31) else "vi64"
+
+    def element_position(self, position: int, flat: str = "0") -> str:
+        """The position of each lane's element in an iteration of the inner loops."""
+        narrow = self.position_register(position) == "vi32"
+        number = f"({'int32_t' if narrow else 'int64_t'})({flat})"
+        if self.lanes_reduced():
+            return f"arange_{'i32' if narrow else 'i64'}({number}, 1)"
+        return f"splat({number})" if self.wide(position) else number
 
     def combining(self, kind: str) -> str:
         """The function that combines two results of a reduction."""
@@ -556,24 +571,15 @@ class Emitter:
         kind, source = value.args[0], value.args[1].position
         wide = self.wide(position)
         operand = self.operand(source, wide)
-        if kind.startswith("arg"):
-            self._accumulate_position(position, kind, operand, wide)
-            return
         if wide and self.lanes_reduced():
             operand = of_valid_lanes(self, operand, kind, self.dtype(source))
-        function = COMBINE[kind]
-        accumulator = f"{'part_' if position in self.in_part else ''}a{position}{self.slot}"
-        self.line(f"{accumulator} = {function}({accumulator}, {operand});")
-
-    def _accumulate_position(self, position: int, kind: str, operand: str, wide: bool) -> None:
-        flat = self._inner_position()
-        if self.lanes_reduced():
-            index, valid = f"arange_i64({flat}, 1)", f"first_lanes({self.lanes})"
+        part = "part_" if position in self.in_part else ""
+        accumulator = f"{part}a{position}{self.slot}"
+        if kind.startswith("arg"):
+            at = self.element_position(position, self._inner_position())
+            self.line(f"update_{kind}({accumulator}, {part}p{position}{self.slot}, {operand}, {at});")
         else:
-            index, valid = f"splat((int64_t)({flat}))" if wide else f"(int64_t)({flat})", "LANES" if wide else ""
-            valid = "first_lanes(LANES)" if wide else "true"
-        accumulators = f"a{position}{self.slot}, p{position}{self.slot}"
-        self.line(f"update_{kind}({accumulators}, {operand}, {index}, {valid});")
+            self.line(f"{accumulator} = {COMBINE[kind]}({accumulator}, {operand});")
 
     def _complete(self, position: int) -> None:
         value = self.kernel.values[position]
@@ -583,7 +589,9 @@ class Emitter:
         register = (VECTOR if result_wide else SCALAR)[KIND[value.dtype]]
         across = wide and not result_wide
         if kind.startswith("arg"):
-            text = f"reduce_{kind}(a{position}, p{position})" if across else f"p{position}{self.slot}"
+            found = f"p{position}{self.slot}"
+            found = f"convert_i64({found})" if self.position_register(position) == "vi32" else found
+            text = f"reduce_{kind}(a{position}, p{position})" if across else found
         else:
             text = f"reduce_{kind}(a{position})" if across else f"a{position}{self.slot}"
             if KIND[source] != KIND[value.dtype]:

@@ -31,6 +31,7 @@ class AccumulatorContext(Protocol):
     def line(self, text: str) -> None: ...
     def block(self, head: str, *first: str) -> AbstractContextManager[None]: ...
     def combining(self, kind: str) -> str: ...
+    def position_register(self, position: int) -> str: ...
 
 
 def emit_with_several(
@@ -41,7 +42,7 @@ def emit_with_several(
     kernel, inner = printer.kernel, printer.order.inner
     loop = inner[depth]
     kinds = {kernel.values[position].args[0] for position in phase.reduces}
-    suits = bool(kinds) and kinds <= {"max", "min"} and not phase.keeps and printer.columns is None
+    suits = bool(kinds) and kinds <= {"max", "min", "argmax", "argmin"} and not phase.keeps and printer.columns is None
     if not suits or depth != len(inner) - 1 or loop != printer.order.vector or kernel.typical[loop] < _LEAST:
         run()
         return
@@ -52,6 +53,9 @@ def emit_with_several(
         for position in phase.reduces:
             register = VECTOR[KIND[kernel.values[kernel.values[position].args[1].position].dtype]]
             printer.line(f"{register} part_a{position}[] = {{{', '.join([f'a{position}'] * _COUNT)}}};")
+            if kernel.values[position].args[0].startswith("arg"):
+                register = printer.position_register(position)
+                printer.line(f"{register} part_p{position}[] = {{{', '.join([f'p{position}'] * _COUNT)}}};")
         printer.line(f"const int64_t {rest} = {first} + ({last} - {first}) / {step} * {step};")
         with printer.block(f"for (int64_t {name}_block = {first}; {name}_block < {rest}; {name}_block += {step})"):
             printer.line(f"#pragma GCC unroll {_COUNT}")
@@ -62,9 +66,13 @@ def emit_with_several(
                 body()
                 printer.in_part, printer.slot = frozenset(), ""
         for position in phase.reduces:
-            combine = printer.combining(kernel.values[position].args[0])
+            kind = kernel.values[position].args[0]
             for at in range(_COUNT):
-                printer.line(f"a{position} = {combine}(a{position}, part_a{position}[{at}]);")
+                part = f"part_a{position}[{at}]"
+                if kind.startswith("arg"):
+                    printer.line(f"merge_{kind}(a{position}, p{position}, {part}, part_p{position}[{at}]);")
+                else:
+                    printer.line(f"a{position} = {printer.combining(kind)}(a{position}, {part});")
         printer.bounds = (loop, rest, last)
         run()
         printer.bounds = before
