@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 import stator
 from stator.base import counters
+from stator.inductor.convolutions import ConvolutionTile
 from stator.inductor.lower import direct_convolution
 from stator.runtime.toolchain import float_lanes
 
@@ -122,6 +123,21 @@ def test_tiles(tile: tuple[int, int, float], groups: int, last: int, monkeypatch
         monkeypatch.setattr(direct_convolution, name, {16: (tile,)})
     model = nn.Sequential(nn.Conv2d(72, 72, 3, padding=1, groups=groups), nn.Hardswish())
     check(model, torch.randn(1, 72, 10 + last, 9))
+
+
+FITTING: dict[str, tuple[int, int, int, tuple[int, int]]] = {
+    "many rows": (3136, 64, 64, (6, 64)),
+    "25 rows": (25, 384, 448, (9, 48)),
+    "49 rows": (49, 64, 512, (7, 64)),
+    "one narrow block": (784, 32, 128, (14, 32)),
+    "positions in one set of the cache": (784, 32, 1024, (10, 32)),
+}
+
+
+@pytest.mark.parametrize(("rows", "columns", "apart", "tile"), FITTING.values(), ids=FITTING)
+def test_tiles_that_fit(rows: int, columns: int, apart: int, tile: tuple[int, int]) -> None:
+    found = direct_convolution._tile(direct_convolution._TILES[16], rows, columns, 576, apart)
+    assert found == ConvolutionTile(*tile)
 
 
 class Block(nn.Module):

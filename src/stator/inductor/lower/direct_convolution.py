@@ -23,9 +23,15 @@ _SOME_ROWS = 16
 Tiles = tuple[tuple[int, int, float], ...]
 
 # Tiles by the number of lanes: positions, vectors of channels, and their relative speed (measured on AVX-512). Tiles
-# with few vectors have more loads, and depthwise kernels more addresses.
-_TILES = {16: ((6, 4, 1.0), (7, 3, 1.0), (8, 3, 1.0), (10, 2, 0.95), (8, 1, 0.75))}
+# with few vectors have more loads, and depthwise kernels more addresses. In dense ones of 7 x 4, one sum of 28 has no
+# register.
+_TILES = {
+    16: ((6, 4, 1.0), (7, 4, 0.97), (7, 3, 1.0), (8, 3, 1.0), (9, 3, 1.0), (10, 2, 0.95), (14, 2, 0.96), (8, 1, 0.75))
+}
 _DEPTHWISE_TILES = {16: ((6, 4, 1.0), (7, 3, 0.9), (7, 2, 0.8), (8, 1, 0.55))}
+
+# Positions so many elements apart share one set of the nearest cache, which has room for 8 or 12 of them
+_ONE_SET, _ROOM = 1024, 10
 
 # While a kernel multiplies by the weights of one block of channels, those of the next come into the second-level cache
 _CACHED_BLOCK, _UNCACHED = 640 << 10, 1.3
@@ -58,7 +64,7 @@ def direct_product(
     plain = bias is None or (bias.shape == (columns,) and bias.dtype is a.dtype)
     if not plain or {a.dtype, weight.dtype} != {torch.float32} or a.device.type != "cpu" or not isinstance(rows, int):
         return None
-    tile = _tile(_TILES.get(float_lanes(), ()), rows, columns, inner) if rows >= _SOME_ROWS else None
+    tile = _tile(_TILES.get(float_lanes(), ()), rows, columns, inner, inner) if rows >= _SOME_ROWS else None
     if tile is None or inner == 0:
         return None
     size, one, none = (1, rows), (1, 1), (0, 0)
@@ -93,7 +99,8 @@ def described(x: Tensor, weight: Tensor, meta: TensorMeta, rest: Sequence[Any]) 
     shared = 1 if depthwise else groups
     depth = numel(weight.shape[2:]) * (1 if depthwise else each)
     tiles = (_DEPTHWISE_TILES if depthwise else _TILES).get(float_lanes(), ())
-    tile = _tile(tiles, meta.shape[0] * meta.shape[2] * meta.shape[3], out // shared, depth)
+    rows, apart = meta.shape[0] * meta.shape[2] * meta.shape[3], each * groups * stride[1]
+    tile = _tile(tiles, rows, out // shared, depth, apart)
     if tile is None:
         return None
     return DirectConvolution(
@@ -113,12 +120,15 @@ def described(x: Tensor, weight: Tensor, meta: TensorMeta, rest: Sequence[Any]) 
     )
 
 
-def _tile(tiles: Tiles, rows: int, columns: int, depth: int) -> ConvolutionTile | None:
-    """The tile that wastes the least time at the end of rows and columns, and whose weights fit into a cache."""
+def _tile(tiles: Tiles, rows: int, columns: int, depth: int, apart: int) -> ConvolutionTile | None:
+    """The tile that wastes the least time at the end of rows and columns, and whose weights fit into a cache.
+
+    apart: elements of the images from one position to the next.
+    """
     best: tuple[float, ConvolutionTile] | None = None
     for height, vectors, share in tiles:
         width = vectors * float_lanes()
-        if width > columns:
+        if width > columns or (height > _ROOM and apart % _ONE_SET == 0):
             continue
         time = -(-rows // height) * height * -(-columns // width) * width / share
         if 4 * depth * width > _CACHED_BLOCK:
