@@ -93,16 +93,87 @@ def test_a_second_rule_for_one_operator_is_refused() -> None:
         decomposition(torch.ops.aten.silu.default)(lambda *args: None)
 
 
-def sources() -> Iterator[Path]:
-    yield from sorted((FOLDER / "shape_rules").glob("*.py"))
-    yield FOLDER / "layout.py"
+# Functions that make ints or floats of numbers that are no sizes, or of sizes that are known.
+CONVERT_OTHER_NUMBERS = {
+    "shapes/arithmetic.py:as_int": "a truth",
+    "shapes/environment.py:Environment._inherit": "a bound",
+    "shapes/environment.py:Environment._lower_bound": "a bound",
+    "shapes/environment.py:Environment._set_range": "a bound",
+    "shapes/environment.py:Environment._typical": "bounds",
+    "shapes/environment.py:_above_corner": "a bound",
+    "shapes/expr.py:as_expr": "an int of NumPy or a bool, which becomes a constant expression",
+    "shapes/expr.py:as_int": "an int of NumPy or a bool",
+    "shapes/floats.py:IntCall._value": "what a function of Python gives for numbers",
+    "shapes/floats.py:IntCall._atom_bounds": "a truth",
+    "shapes/floats.py:_as_bound": "a bound",
+    "shapes/floats.py:as_float": "a constant",
+    "shapes/floats.py:int_call": "what a function of Python gives for constants",
+    "shapes/simplify.py:_floor_division": "a bound",
+    "shapes/simplify.py:_limit": "a bound",
+    "shapes/simplify.py:_remainder": "a bound",
+    "shapes/simplify.py:_symbol": "a bound",
+    "shapes/sym_node.py:SymbolicNode.guard_float": "C++ asks for the value, which becomes a fact",
+    "shapes/sym_node.py:SymbolicNode.int_": "C++ asks for the value, which becomes a fact",
+    "shapes/sym_node.py:SymbolicNode.is_integer": "Python asks about the value, which becomes a fact",
+    "prims/decompositions/neural_networks/gathering_gradients.py:_most_readers": "positions, for known sizes only",
+    "prims/decompositions/neural_networks/grid_sampling.py:bicubic_sample": "numbers of neighbours",
+    "prims/decompositions/neural_networks/grid_sampling.py:grid_sampler": "numbers of neighbours",
+    "prims/operators/ctc_loss.py:_backward": "data of a tensor, when the operator runs",
+    "prims/operators/checks.py:numbers_in": "data of a tensor, when the operator runs",
+    "prims/special/special_functions.py:_chebyshev": "a coefficient",
+    "prims/special/special_functions.py:digamma": "a coefficient",
+    "prims/special/special_functions.py:polygamma": "a coefficient",
+    "prims/special/special_functions.py:trigamma": "a coefficient",
+    "prims/special/special_functions.py:zeta_of_integer": "a coefficient",
+    "prims/type_promotion.py:_fits": "limits of dtypes",
+    "graph/fake/fake_mode.py:": "C++ without support for symbolic sizes asks for plain numbers: they become facts",
+    "graph/fake/fake_tensor.py:FakeTensor.tolist": "data of a known tensor",
+    "graph/fake/number_stand_ins.py:Number.guard_float": "C++ asks for the value, which becomes a fact",
+    "graph/fake/number_stand_ins.py:Number.int_": "C++ asks for the value, which becomes a fact",
+    "graph/fake/number_stand_ins.py:_in_tensors": "a number that is no size",
+    "graph/fake/number_stand_ins.py:number_from_tensor": "data of a known tensor",
+    "graph/fake/unknown_sizes.py:UnknownSizes.number": "a bound",
+    "graph/functionalization/functionalize.py:FunctionalTracer.value": "data of a known tensor",
+    "graph/operators/mutation.py:_copy": "data of a known tensor",
+    "graph/operators/nested_attention.py:_padded": "an operator of the graph",
+    "graph/operators/rng_comparisons.py:_register.compare": "a number that is no size",
+}
+CONVERSIONS = ("int", "float", "item", "__index__", "__int__", "tolist")
+ROOMS_OF_RULES = ("shapes", "prims", "graph/fake", "graph/functionalization", "graph/operators")
 
 
-def test_no_shape_rule_turns_a_size_into_an_int() -> None:
-    """Sizes may be symbolic: `int()`, `operator.index`, `.item()` and `math.prod` would fix them."""
-    for path in sources():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                assert node.func.id not in ("int", "float"), f"{path.name}:{node.lineno} calls {node.func.id}()"
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                assert node.func.attr not in ("index", "item", "__index__"), f"{path.name}:{node.lineno}"
+def conversions() -> Iterator[tuple[str, str]]:
+    """The functions that turn numbers into ints and floats of Python, with the line of each conversion."""
+    root = FOLDER.parent
+    for path in sorted(one for room in ROOMS_OF_RULES for one in (root / room).rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        for function, call in calls_in(ast.parse(path.read_text()), ""):
+            called = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+            of_text = bool(call.args) and isinstance(call.args[0], ast.Constant)  # float("inf")
+            of_index = called == "index" and ast.unparse(call.func) == "operator.index"
+            if (called in CONVERSIONS or of_index) and not of_text and not is_overload(call.func):
+                yield f"{name}:{function}", f"{name}:{call.lineno} {ast.unparse(call)}"
+
+
+def is_overload(called: ast.expr) -> bool:
+    """Whether this is an operator such as aten.select.int."""
+    return isinstance(called, ast.Attribute) and ast.unparse(called).startswith("aten.")
+
+
+def calls_in(node: ast.AST, function: str) -> Iterator[tuple[str, ast.Call]]:
+    for child in ast.iter_child_nodes(node):
+        inner = function
+        if isinstance(child, (ast.FunctionDef, ast.ClassDef)):
+            inner = f"{function}.{child.name}" if function else child.name
+        if isinstance(child, ast.Call):
+            yield function, child
+        yield from calls_in(child, inner)
+
+
+def test_nothing_turns_a_size_into_an_int() -> None:
+    """Sizes may be symbolic: `int()`, `operator.index`, `.item()` and their like would fix them."""
+
+    found = list(conversions())
+    assert not [text for function, text in found if function not in CONVERT_OTHER_NUMBERS]
+    gone = sorted(CONVERT_OTHER_NUMBERS.keys() - {function for function, _ in found})
+    assert not gone

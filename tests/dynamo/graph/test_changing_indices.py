@@ -29,6 +29,7 @@ INDEXED: dict[str, Any] = {
     "written": written,
     "in a tensor": lambda x, at: x[torch.tensor([at, 1])] * 2,
     "alone in a tensor": lambda x, at: x + torch.tensor(at),
+    "an end of whole numbers": lambda x, at: x[torch.linspace(0, at, 5, dtype=torch.int64)] * 2,
 }
 
 

@@ -481,7 +481,7 @@ def _is_small(meta: TensorMeta) -> bool:
     """Whether a value of this layout is tracked: known size, small, on the CPU."""
     if meta.device.type != "cpu" or any(isinstance(size, SYMBOLIC) for size in meta.shape):
         return False
-    return int(numel(meta.shape)) <= CONSTANT_LIMIT
+    return bool(numel(meta.shape) <= CONSTANT_LIMIT)
 
 
 # Operators that read the number in a tensor.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -167,7 +168,7 @@ def evenly_spaced(start: Any, end: Any, steps: Any, dtype: torch.dtype, device: 
 def bound(value: Any, dtype: torch.dtype, working: torch.dtype) -> Any:
     if isinstance(value, torch.Tensor):
         return cast(cast(value, dtype), working)
-    return int(value) if is_integral(dtype) else value
+    return math.trunc(value) if is_integral(dtype) else value
 
 
 @decomposes("native_dropout", wide=False)

@@ -321,7 +321,7 @@ def linalg_eigvalsh(self: Any, UPLO: str = "L") -> Any:
 def combined(self: Any, product: Any, beta: Any, alpha: Any) -> Any:
     """Return beta * self + alpha * product; beta = 0 ignores `self` even if it holds NaN."""
     if is_integral(product.dtype):
-        alpha, beta = int(alpha), int(beta)  # as eager converts them
+        alpha, beta = math.trunc(alpha), math.trunc(beta)  # as eager converts them
     if alpha != 1:
         product = aten.mul.Tensor(product, alpha)
     if beta == 0:

@@ -29,7 +29,7 @@ def flash_attention_for_cpu(
         return NotImplemented
     length, width = query.shape[2], query.shape[3]
     keys = key.shape[2]
-    scale = 1 / math.sqrt(width) if scale is None else scale
+    scale = 1 / width**0.5 if scale is None else scale
     scores = aten.mul.Tensor(flat_bmm(query, aten.transpose.int(key, 2, 3)), scale)
     if is_causal:
         above = aten.gt.Tensor(

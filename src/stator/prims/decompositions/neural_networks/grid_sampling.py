@@ -73,7 +73,7 @@ def pad_coordinate(coordinate: Any, size: Any, padding_mode: int, align_corners:
     if padding_mode == ZEROS:
         return coordinate
     if padding_mode == REFLECTION:
-        low, span = (0.0, float(size - 1)) if align_corners else (-0.5, float(size))
+        low, span = (0, size - 1) if align_corners else (-0.5, size)
         coordinate = reflected_between(coordinate, low, span)
     return clipped(coordinate, size)
 
@@ -81,10 +81,10 @@ def pad_coordinate(coordinate: Any, size: Any, padding_mode: int, align_corners:
 def clipped(coordinate: Any, size: Any) -> Any:
     """Clip to [0, size - 1]; NaN becomes 0, by eager's order of comparisons."""
     positive = aten.where.ScalarOther(aten.gt.Scalar(coordinate, 0.0), coordinate, 0.0)
-    return aten.clamp_max.default(positive, float(size - 1))
+    return aten.clamp_max.default(positive, size - 1)
 
 
-def reflected_between(coordinate: Any, low: float, span: float) -> Any:
+def reflected_between(coordinate: Any, low: float, span: Any) -> Any:
     """Fold back and forth between low and low + span."""
     if span == 0:
         return aten.zeros_like.default(coordinate)
