@@ -17,6 +17,7 @@ from .frozen_inputs import FrozenTensors, freeze_inputs
 from .integer_products import multiply_integers
 from .merged_products import merge_products
 from .no_ops import drop_no_ops
+from .shared_heads import share_heads
 from .symbolic_sizes import with_expressions
 
 Pass = Callable[[fx.GraphModule], fx.GraphModule]
@@ -29,13 +30,16 @@ PASSES: tuple[Pass, ...] = (
     accumulate_products,
     fold_batch_norms,
     multiply_integers,
+    share_heads,
     fold_constants,
     merge_products,
     move_to_device,
 )
 
 # The passes that change the rounding of results
-ROUNDING = frozenset((accumulate_into_sums, accumulate_products, fold_batch_norms, multiply_integers, merge_products))
+ROUNDING = frozenset(
+    (accumulate_into_sums, accumulate_products, fold_batch_norms, multiply_integers, share_heads, merge_products)
+)
 
 
 def run_passes(gm: fx.GraphModule, exact: bool = False) -> fx.GraphModule:
