@@ -28,6 +28,7 @@ from stator.aot.runtime.replaced_data import primals_on_old_memory, replaced_pri
 from stator.aot.runtime.saved_state import RetainedValues, note_freed, saved_values, tangents_by_saved, unchanged_inputs
 from stator.aot.runtime.symbolic_backward import SymbolicBackward
 from stator.aot.trace.batched_grads import is_batched, row_by_row
+from stator.aot.trace.fewer_tangents import without_tangents
 from stator.aot.trace.input_groups import pending_values, progress_of
 from stator.aot.trace.joint import Joint, overwritten
 from stator.aot.trace.known_values import KnownValues
@@ -184,13 +185,19 @@ class CompiledStep:
         return found
 
     def _trace_backward(self, request: GradientRequest) -> Backward:
-        """Trace again for other tangents, and compute the backward from the values that the forward saves anyway.
+        """The backward for other tangents, from the values that the forward saves anyway; traced again where needed.
 
         A missing tangent differs from zeros: values that only it leads to get no gradient, and zero times infinity is
         not zero. Forward nodes get equal names in every trace of a program.
         """
         with counters.timed("aot"):
-            joint = self.program.trace(request.positions, request.targets, request.stops, request.by)
+            joint = (
+                without_tangents(self.joint, request.positions)
+                if request == GradientRequest(request.positions)
+                else None
+            )
+            if joint is None:
+                joint = self.program.trace(request.positions, request.targets, request.stops, request.by)
             sides = divide_joint(joint)
             known = set(self.names)
             parts = split_joint(joint, sides, [node for node in sides.nodes if f"saved_{node.name}" in known])

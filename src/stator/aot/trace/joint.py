@@ -66,6 +66,8 @@ class Joint:
     gradients: for each primal (or target value) the position of its gradient among the outputs behind the values, or
     None.
     traced: how the values become the results of the program, and what the program writes to.
+    summed: positions of values whose autograd node has no other result, so that it receives the sum of the value's
+    gradients and nothing else.
     links_effects: whether `links` contains views, or contents written to inputs.
     bindings: where the primals and the ints bind symbols.
     unknown: symbols that the forward's operators bind, because they depend on data.
@@ -85,6 +87,7 @@ class Joint:
     tangents: tuple[int, ...]
     gradients: tuple[int | None, ...]
     traced: Traced
+    summed: frozenset[int]
     links_effects: bool = field(init=False)
     bindings: SizeBindings = field(init=False)
     unknown: tuple[Symbol, ...] = field(init=False)
@@ -341,6 +344,7 @@ def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted
         tangents,
         tuple([None if gradient is None else next(numbers) for gradient in gradients]),
         traced,
+        frozenset([at for at in tangents if len(values.handles[at].grad_fn._input_metadata) == 1]),  # type: ignore
     )
 
 
