@@ -89,6 +89,16 @@ def resized(tensor: torch.Tensor, shape: Sequence[int], generator: torch.Generat
     return made.sort().values if ascends else made
 
 
+def in_one_thread(call: Callable[..., Any], given: Sequence[torch.Tensor]) -> Any:
+    """Drawn indices may name a place twice (max_unpool2d), to which several threads of eager write in any order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return call(*given)
+    finally:
+        torch.set_num_threads(threads)
+
+
 def problems(part: Sequence[tuple[str, Any]], count: int) -> Iterator[str]:
     for name, op in part:
         for call, tensors in calls(op, count):
@@ -122,7 +132,7 @@ def problems_of(call: Callable[..., Any], tensors: list[torch.Tensor]) -> Iterat
             shapes = [[one.evaluate(values) if isinstance(one, Symbol) else one for one in d[0]] for d in described]
             given = [resized(one, shape, generator) for one, shape in zip(tensors, shapes, strict=True)]
         try:
-            expected = [leaf for leaf in tree_flatten(call(*given))[0] if isinstance(leaf, torch.Tensor)]
+            expected = [leaf for leaf in tree_flatten(in_one_thread(call, given))[0] if isinstance(leaf, torch.Tensor)]
         except Exception:  # the sample's numbers do not fit these sizes
             continue
         for one, other in zip(compiled(*given), expected, strict=True):
