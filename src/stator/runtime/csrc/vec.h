@@ -473,22 +473,22 @@ INLINE void store(double *p, vf64 v, int n) {
     store_half((int64_t *)p, (half_i64)v.lo, (uint8_t)bitmask(n));
     store_half((int64_t *)p + HALF, (half_i64)v.hi, (uint8_t)(bitmask(n) >> 8));
 }
-INLINE vu8 load_bytes(const void *p, int n) {
-    return (vu8)__builtin_ia32_loaddquqi128_mask((const char *)p, x86_i8x16{}, bitmask(n));
+INLINE vu8 load_bytes(const void *p, uint16_t lanes) {
+    return (vu8)__builtin_ia32_loaddquqi128_mask((const char *)p, x86_i8x16{}, lanes);
 }
-INLINE vu16 load_shorts(const void *p, int n) {
-    return (vu16)__builtin_ia32_loaddquhi256_mask((const short *)p, x86_i16x16{}, bitmask(n));
+INLINE vu16 load_shorts(const void *p, uint16_t lanes) {
+    return (vu16)__builtin_ia32_loaddquhi256_mask((const short *)p, x86_i16x16{}, lanes);
 }
 INLINE void store_bytes(void *p, vi8 v, int n) { __builtin_ia32_storedquqi128_mask((char *)p, (x86_i8x16)v, bitmask(n)); }
 INLINE void store_shorts(void *p, vu16 v, int n) {
     __builtin_ia32_storedquhi256_mask((short *)p, (x86_i16x16)v, bitmask(n));
 }
-INLINE vi32 load(const int16_t *p, int n) { return widen((vi16)load_shorts(p, n)); }
-INLINE vi32 load(const int8_t *p, int n) { return widen((vi8)load_bytes(p, n)); }
-INLINE vi32 load(const uint8_t *p, int n) { return widen(load_bytes(p, n)); }
-INLINE mask load(const bool *p, int n) { return {widen(load_bytes(p, n)) != 0}; }
-INLINE vf32 load(const bfloat16 *p, int n) { return widen_bf16(load_shorts(p, n)); }
-INLINE vf32 load(const float16 *p, int n) { return widen_f16(load_shorts(p, n)); }
+INLINE vi32 load(const int16_t *p, int n) { return widen((vi16)load_shorts(p, bitmask(n))); }
+INLINE vi32 load(const int8_t *p, int n) { return widen((vi8)load_bytes(p, bitmask(n))); }
+INLINE vi32 load(const uint8_t *p, int n) { return widen(load_bytes(p, bitmask(n))); }
+INLINE mask load(const bool *p, int n) { return {widen(load_bytes(p, bitmask(n))) != 0}; }
+INLINE vf32 load(const bfloat16 *p, int n) { return widen_bf16(load_shorts(p, bitmask(n))); }
+INLINE vf32 load(const float16 *p, int n) { return widen_f16(load_shorts(p, bitmask(n))); }
 INLINE void store(int16_t *p, vi32 v, int n) { store_shorts(p, (vu16)narrow_i16(v), n); }
 INLINE void store(int8_t *p, vi32 v, int n) { store_bytes(p, narrow_i8(v), n); }
 INLINE void store(uint8_t *p, vi32 v, int n) { store_bytes(p, narrow_i8(v), n); }
@@ -593,6 +593,21 @@ template <class P> INLINE auto load_masked(const P *p, mask m, int n) {
 #ifdef SIMD_AVX512
 INLINE vf32 load_masked(const float *p, mask m, int n) {
     return __builtin_ia32_loadups512_mask(p, vf32{}, (uint16_t)(bitmask(n) & bitmask(m)));
+}
+INLINE vi32 load_masked(const int32_t *p, mask m, int n) {
+    return __builtin_ia32_loaddqusi512_mask(p, vi32{}, (uint16_t)(bitmask(n) & bitmask(m)));
+}
+INLINE vi32 load_masked(const int16_t *p, mask m, int n) {
+    return widen((vi16)load_shorts(p, (uint16_t)(bitmask(n) & bitmask(m))));
+}
+INLINE vf32 load_masked(const bfloat16 *p, mask m, int n) {
+    return widen_bf16(load_shorts(p, (uint16_t)(bitmask(n) & bitmask(m))));
+}
+INLINE vf32 load_masked(const float16 *p, mask m, int n) {
+    return widen_f16(load_shorts(p, (uint16_t)(bitmask(n) & bitmask(m))));
+}
+INLINE vi32 load_masked(const uint8_t *p, mask m, int n) {
+    return widen(load_bytes(p, (uint16_t)(bitmask(n) & bitmask(m))));
 }
 #endif
 // work: elements of simple arithmetic; starting a thread pays off from some ten thousand (ATen's grain size)

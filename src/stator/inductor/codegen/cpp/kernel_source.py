@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+import torch
+
 from stator.base.config import Options
 from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer
@@ -17,6 +19,7 @@ from stator.shapes.expr import ExprLike
 from .columns import ColumnEmitter
 from .direct_convolution import print_convolution
 from .indices import CppIndexPrinter
+from .moved_halves import move_halves
 from .types import memory_type
 from .vectorize import choose_order
 
@@ -45,11 +48,12 @@ def print_kernel(
     # an input that is written in place is one pointer, so that the compiler knows that reads and writes alias
     in_place = {buffers[name].value: name for name in group.writes if isinstance(buffers[name].value, str)}
     pointers |= {name: pointers[in_place[name]] for name in group.reads if name in in_place}
+    integers = move_halves(kernel, pointers, buffers)
     emitter = ColumnEmitter(kernel, choose_order(kernel, options.vectorize), pointers, buffers)
     # An empty loop must print nothing: values hoisted out of it would be loaded anyway.
     body = [] if 0 in kernel.sizes else emitter.emit()
     aliased = _aliased(group, buffers, in_place)
-    lines = _pointers(group, buffers, pointers, {*aliased}, in_place)
+    lines = _pointers(group, buffers, pointers, {*aliased}, in_place, integers)
     error = f"(int64_t *)pointers[{len(group.reads) + len(group.writes)}]"
     if emitter.uses_error:
         lines.append(f"    int64_t *error = {error};")
@@ -75,6 +79,7 @@ def _pointers(
     pointers: Mapping[str, str],
     aliased: Collection[str],
     in_place: Collection[str] = (),
+    integers: Collection[str] = (),
 ) -> list[str]:
     lines = []
     for at, name in enumerate((*group.reads, *group.writes)):
@@ -83,7 +88,7 @@ def _pointers(
             continue
         constness = "" if written else "const "
         restrict = "" if name in aliased else " __restrict__"
-        kind = memory_type(buffers[name].layout.dtype)
+        kind = memory_type(torch.int16 if pointers[name] in integers else buffers[name].layout.dtype)
         lines.append(f"    {constness}{kind} *{restrict} {pointers[name]} = ({constness}{kind} *)pointers[{at}];")
     return lines
 
