@@ -91,11 +91,28 @@ def _heavy_outside(kernel: Kernel, outer: tuple[int, ...], chosen: int) -> tuple
     for value in kernel.values:
         if value.name in HEAVY or value.name == "indirect":
             dear |= value.loops
-    rest = [loop for loop in outer if loop != chosen]
+    rest = _in_order_of_loads(kernel, [loop for loop in outer if loop != chosen], chosen)
     if not dear & (1 << chosen):
         return (*rest, chosen)
     varying = [loop for loop in rest if dear & (1 << loop)]
     return (*varying, chosen, *(loop for loop in rest if not dear & (1 << loop)))
+
+
+def _in_order_of_loads(kernel: Kernel, loops: list[int], chosen: int) -> list[int]:
+    """Put that loop last along which loads go on where the vectors end, if it is no longer than the one along which
+    stores do. Each iteration of the last loop is at another place of the other memory: few places are asked for ahead,
+    and of two orders with equally many, stores need not wait for memory."""
+    loads = [value.args[1] for value in kernel.values if value.name == "load" and value.loops & (1 << chosen)]
+    stores = [store.index for store in kernel.stores]
+
+    def goes_on(indices: list[Expr], loop: int) -> bool:
+        steps = {(kernel.step(index, chosen), kernel.step(index, loop)) for index in indices}
+        return steps - {(1, 0), (0, 0)} == {(1, kernel.typical[chosen])}
+
+    last = next((loop for loop in loops if goes_on(loads, loop)), None)
+    if last is None or not goes_on(stores, loops[-1]) or kernel.typical[last] > kernel.typical[loops[-1]]:
+        return loops
+    return [*(loop for loop in loops if loop != last), last]
 
 
 def _waste(size: int) -> float:
