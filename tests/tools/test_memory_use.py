@@ -153,6 +153,16 @@ def test_vision_models_agree_with_eager(name: str, backward: bool) -> None:
     assert found.at(batch=2, height=side, width=side).peak == expected
 
 
+@pytest.mark.parametrize("backward", (False, True), ids=("inference", "training"))
+@pytest.mark.parametrize("options", ({}, {"bidirectional": True}, {"num_layers": 2}), ids=str)
+@pytest.mark.parametrize("layer", (torch.nn.GRU, torch.nn.RNN))
+def test_steps_of_recurrent_layers_agree_with_eager(layer: Any, options: dict[str, Any], backward: bool) -> None:
+    module = layer(6, 8, batch_first=True, **options)
+    found = stator.memory(module, TensorSpec(("batch", "seq", 6)), backward=backward)
+    for batch, seq in ((2, 5), (3, 7), (4, 20), (1, 1), (5, 3)):
+        assert found.at(batch=batch, seq=seq).peak == measured(module, (torch.randn(batch, seq, 6),), {}, backward)
+
+
 def test_parameters_buffers_and_inputs_count_apart() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8))
     found = stator.memory(model, TensorSpec(("batch", 4)))

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from stator.base.errors import UserPlace
 from stator.graph.fake.fake_tensor import FakeStorage, FakeTensor, flat_tensors
+from stator.prims.operators.recurrent_layer import recurrent_layer
 from stator.prims.record import TensorMeta
 from stator.shapes.conditions import compare, text_of
 from stator.shapes.environment import Environment
@@ -63,6 +64,7 @@ class _Usage:
     parameters: int = 0
     buffers: int = 0
     peaks: list[_Peak] = field(default_factory=list)
+    whole_layers: bool = False  # a GRU or plain recurrent layer was one operator, unlike in eager
 
     @property
     def peak(self) -> Any:
@@ -103,6 +105,7 @@ class MemoryUse:
     """
 
     _pieces: Pieces
+    _of_eager_layers: Pieces
 
     @property
     def _usage(self) -> _Usage:
@@ -110,7 +113,8 @@ class MemoryUse:
 
     @property
     def peak(self) -> Any:
-        """The most that tensors made by the call take at once, its results included."""
+        """The most that tensors made by the call take at once, its results included. Of a recurrent layer, what
+        enters and leaves it counts; `at` follows its steps."""
         return self._usage.peak
 
     @property
@@ -139,11 +143,14 @@ class MemoryUse:
         return [text_of(condition) for condition, _ in conditions_of(self._pieces.first())]
 
     def at(self, **sizes: int) -> MemoryAtSizes:
-        """The memory at these sizes, 0 and 1 among them. Truths of data (data_1, ...) are false unless given.
+        """The memory at these sizes, 0 and 1 among them. Follows each step of GRUs and plain recurrent layers. Truths
+        of data (data_1, ...) are false unless given.
 
         Raises UsageError for a missing name, and ProgramError if the program fails at these sizes.
         """
         run = self._pieces.at(sizes)
+        if run.observed.whole_layers:
+            run = self._of_eager_layers.at(sizes)
         usage: _Usage = run.observed
         inputs = evaluated(usage.inputs, run, sizes)
         peaks = [(evaluated(total, run, sizes), alive) for total, alive in usage.peaks]
@@ -189,7 +196,12 @@ def memory(
     def observe(mode: SymbolicMode, program: Program) -> Any:
         return _Following(mode, program, backward)
 
-    found = MemoryUse(Pieces(program, observe, gradients=backward))
+    def observe_steps(mode: SymbolicMode, program: Program) -> Any:
+        mode.eager_layers = True
+        return _Following(mode, program, backward)
+
+    pieces = (Pieces(program, observer, gradients=backward) for observer in (observe, observe_steps))
+    found = MemoryUse(*pieces)
     found._pieces.first()
     return found
 
@@ -226,6 +238,7 @@ class _Following:
 
     def follow(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         origin = self.origins.of_this_operator()
+        self.usage.whole_layers |= func is recurrent_layer and args[0] != "lstm"
         if func in _LIFTS:
             self.made.add(id(args[0]))
         for fake in flat_tensors(result):

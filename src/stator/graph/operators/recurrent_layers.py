@@ -149,7 +149,8 @@ def _layer(
     options: tuple[Any, ...], input: torch.Tensor, states: list[torch.Tensor], weights: Sequence[torch.Tensor]
 ) -> Sequence[torch.Tensor]:
     kind, biases, bidirectional, exact, autocast = options
-    if input.shape[0] <= _FEW_STEPS and not (kind == "lstm" and runs_in_onednn(input, states)):
+    by_steps = kind != "lstm" and getattr(_get_current_dispatch_mode(), "eager_layers", False)
+    if by_steps or (input.shape[0] <= _FEW_STEPS and not (kind == "lstm" and runs_in_onednn(input, states))):
         first: Any = states if kind == "lstm" else states[0]
         return _composite(kind)(input, first, list(weights), biases, 1, 0.0, False, bidirectional, False)
     tensors = [input, *states, *weights]
