@@ -111,8 +111,6 @@ def _formula(formula: Callable[..., Any], names: set[str]) -> None:
     """Add the operators that a formula calls when it runs."""
     count = len(inspect.signature(formula).parameters) - 1
     values = [torch.tensor([0.5, 2.0]) for _ in range(count)]
-    if formula.__name__ == "polygamma":
-        values[0] = 2
     with Called() as called:
         formula(special.FUNCTIONS, *values)
     names |= called.names

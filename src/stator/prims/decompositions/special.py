@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from stator.prims.special.special_functions import binary_formulas, polygamma, unary_formulas
+from stator.prims.special.special_functions import POLYGAMMA, binary_formulas, unary_formulas
 from stator.prims.type_promotion import Kind, apply_kind, common_dtype, is_integral
 
 from .decomposition_decorator import cast, decomposes
@@ -89,9 +89,15 @@ for _name in binary_formulas:
 
 
 @decomposes("polygamma")
-def polygamma_of_tensor(n: int, self: Any) -> Any:
+def polygamma(n: int, self: Any) -> Any:
+    """Derivatives of digamma; beyond the first, n! times Hurwitz's zeta, with a sign."""
     x = floating(self)
-    return NotImplemented if x is None or n < 0 else polygamma(FUNCTIONS, n, x)
+    if x is None or n < 0:
+        return NotImplemented
+    if n < len(POLYGAMMA):
+        return POLYGAMMA[n](FUNCTIONS, x)
+    zeta = aten.special_zeta.default(aten.full_like.default(x, n + 1), x)
+    return zeta * float(math.factorial(n) * (-1) ** (n + 1))
 
 
 @decomposes("mvlgamma")

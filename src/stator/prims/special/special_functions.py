@@ -155,10 +155,6 @@ def erfinv(m: Any, y: Any) -> Any:
 
 DIGAMMA = (8.33333333333333333333e-2, -2.10927960927960927961e-2, 7.57575757575757575758e-3, -4.16666666666666666667e-3,
            3.96825396825396825397e-3, -8.33333333333333333333e-3, 8.33333333333333333333e-2)  # fmt: skip
-# (2k)! / B(2k), in the Euler-Maclaurin sum of the zeta function
-ZETA = (12.0, -720.0, 30240.0, -1209600.0, 47900160.0, -1.8924375803183791606e9, 7.47242496e10,
-        -2.950130727918164224e12, 1.1646782814350067249e14, -4.5979787224074726105e15,
-        1.8152105401943546773e17, -7.1661652561756670113e18)  # fmt: skip
 
 
 @unary_formulas.register("digamma")
@@ -181,49 +177,6 @@ def digamma(m: Any, x: Any) -> Any:
     return m.where(x == 0.0, m.where(1.0 / x < 0.0, math.inf, -math.inf, like=x), value)
 
 
-def power(x: Any, exponent: int) -> Any:
-    """x to a positive integer, by squaring."""
-    result = None
-    while exponent:
-        if exponent & 1:
-            result = x if result is None else result * x
-        exponent >>= 1
-        if exponent:
-            x = x * x
-    return result
-
-
-def zeta_of_integer(s: int, q: Any) -> Any:
-    """Hurwitz's zeta for an integer s >= 2 and q > 0: nine terms, then the Euler-Maclaurin formula."""
-    total = power(1.0 / q, s)
-    for step in range(1, 10):
-        shifted = q + float(step)
-        term = power(1.0 / shifted, s)
-        total = total + term
-    total = total + term * shifted / (s - 1.0) - 0.5 * term
-    inverse = 1.0 / shifted
-    factor = 1.0
-    term = term * inverse
-    for index, divisor in enumerate(ZETA):
-        factor *= s + 2.0 * index
-        total = total + term * (factor / divisor)
-        factor *= s + 2.0 * index + 1.0
-        term = term * inverse * inverse
-    return total
-
-
-def _cotangent_derivative(n: int) -> list[float]:
-    """Coefficients, the lowest first, of the polynomial P with d^n/dx^n cot x = P(cot x)."""
-    coefficients = [0.0, 1.0]
-    for _ in range(n):
-        derivative = [k * coefficients[k] for k in range(1, len(coefficients))]
-        coefficients = [0.0] * (len(derivative) + 2)
-        for k, value in enumerate(derivative):
-            coefficients[k] -= value
-            coefficients[k + 2] -= value
-    return coefficients
-
-
 def trigamma(m: Any, x: Any) -> Any:
     """Six steps of the recurrence and an asymptotic series; below a half by reflection. Infinite at 0, -1, ..."""
     mirrored = x < 0.5
@@ -240,19 +193,7 @@ def trigamma(m: Any, x: Any) -> Any:
     return m.where(mirrored, (math.pi * math.pi) / (sine * sine) - total, total)
 
 
-def polygamma(m: Any, n: int, x: Any) -> Any:
-    """The n-th derivative of digamma, by zeta; below 0 by reflection, which differentiates the cotangent n times."""
-    if n == 0:
-        return digamma(m, x)
-    if n == 1:
-        return trigamma(m, x)
-    negative = x < 0.0
-    sums = zeta_of_integer(n + 1, m.where(negative, 1.0 - x, x)) * float(math.factorial(n))
-    cotangent = 1.0 / m.tan((x - m.round(x)) * math.pi)
-    derivative = polynomial(cotangent, _cotangent_derivative(n)[::-1]) * math.pi ** (n + 1)
-    sign = 1.0 if n % 2 else -1.0
-    value = m.where(negative, -derivative - sums, sums * sign)
-    return m.where((x <= 0.0) & (x == m.floor(x)), sign * math.inf, value)
+POLYGAMMA = (digamma, trigamma)  # by the order of the derivative of digamma
 
 
 # -- elementary -------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.registry import lowerings, lowers
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.shape_rules.operands import overloads
-from stator.prims.special.special_functions import binary_formulas, polygamma, unary_formulas
+from stator.prims.special.special_functions import POLYGAMMA, binary_formulas, unary_formulas
 from stator.prims.type_promotion import Kind
 
 from .pointwise import Operand, elementwise, vocabulary_operation
@@ -105,12 +106,6 @@ for _name in binary_formulas:
     _register(_name, binary_formulas[_name], _POLYNOMIAL_VARIANTS if "polynomial" in _name else _VARIANTS)
 
 
-@lowers(aten.polygamma.default)
-def _polygamma(builder: LoweringBuilder, n: int, x: Tensor) -> Tensor:
-    function = formula_of_loops(lambda m, value: polygamma(m, n, value))
-    return elementwise(builder, function, [x], Kind.INT_TO_FLOAT, heavy=True)
-
-
 # ---- operations that contain loops, which only CPU kernels have
 
 
@@ -131,6 +126,21 @@ def _register_iterative(name: str, operation: str, variants: Sequence[str]) -> N
 _register_iterative("special_zeta", "zeta", _VARIANTS)
 for _name in ("hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"):
     _register_iterative(f"special_{_name}", _name.replace("polynomial_", ""), _POLYNOMIAL_VARIANTS)
+
+
+@lowers(aten.polygamma.default)
+def _polygamma(builder: LoweringBuilder, n: int, x: Tensor) -> Any:
+    if n < len(POLYGAMMA):
+        return elementwise(builder, formula_of_loops(POLYGAMMA[n]), [x], Kind.INT_TO_FLOAT, heavy=True)
+    if not _on_cpu([x]):
+        return NotImplemented
+
+    def by_zeta(ops: Any, value: Ref) -> Ref:
+        dtype = ops.dtype(value)
+        factor = ops.constant(float(math.factorial(n) * (-1) ** (n + 1)), dtype)
+        return ops.mul(ops.zeta(ops.constant(float(n + 1), dtype), value), factor)
+
+    return elementwise(builder, by_zeta, [x], Kind.INT_TO_FLOAT, heavy=True)
 
 
 @lowers(aten.gcd.default)
