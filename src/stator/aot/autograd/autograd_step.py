@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from stator.aot.partition.fewer_tangents import without_tangents
 from stator.aot.partition.forward_backward_sets import divide_joint
 from stator.aot.partition.partition import (
     Partition,
@@ -28,7 +29,6 @@ from stator.aot.runtime.replaced_data import primals_on_old_memory, replaced_pri
 from stator.aot.runtime.saved_state import RetainedValues, note_freed, saved_values, tangents_by_saved, unchanged_inputs
 from stator.aot.runtime.symbolic_backward import SymbolicBackward
 from stator.aot.trace.batched_grads import is_batched, row_by_row
-from stator.aot.trace.fewer_tangents import without_tangents
 from stator.aot.trace.input_groups import pending_values, progress_of
 from stator.aot.trace.joint import Joint, overwritten
 from stator.aot.trace.known_values import KnownValues
@@ -191,13 +191,10 @@ class CompiledStep:
         not zero. Forward nodes get equal names in every trace of a program.
         """
         with counters.timed("aot"):
-            joint = (
-                without_tangents(self.joint, request.positions)
-                if request == GradientRequest(request.positions)
-                else None
-            )
-            if joint is None:
-                joint = self.program.trace(request.positions, request.targets, request.stops, request.by)
+            fewer = self._without_tangents(request)
+            if fewer is not None:
+                return fewer
+            joint = self.program.trace(request.positions, request.targets, request.stops, request.by)
             sides = divide_joint(joint)
             known = set(self.names)
             parts = split_joint(joint, sides, [node for node in sides.nodes if f"saved_{node.name}" in known])
@@ -209,6 +206,20 @@ class CompiledStep:
         bind_free_symbols(parts.backward.graph, self.environment)
         reads = [self.names.index(names[at]) for at in read]
         return self._backward(parts.backward, reads, joint.gradients)
+
+    def _without_tangents(self, request: GradientRequest) -> Backward | None:
+        """The backward without tangents that are only added to gradients; None where it has to be traced."""
+        if request != GradientRequest(request.positions):
+            return None
+        given, summed, count = self.joint.tangents, self.joint.summed, len(self.names)
+        kept = [at in request.positions for at in given]
+        if not all(one or at in summed for at, one in zip(given, kept, strict=True)):
+            return None
+        graph = without_tangents(self.parts.backward, count, kept)
+        if graph is None:
+            return None
+        bind_free_symbols(graph.graph, self.environment)
+        return self._backward(graph, range(count), self.joint.gradients)
 
     def _bits(self, positions: Collection[int]) -> int:
         return sum([1 << place for place, at in enumerate(self.joint.differentiable) if at in positions])

@@ -1,11 +1,10 @@
-"""A joint graph for some of its tangents, without another trace: a model returns a loss and what leads to it, and its
-backward begins at the loss alone.
+"""A backward graph for some of its tangents, without another trace: a model returns a loss and what leads to it, and
+its backward begins at the loss alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Sequence
 
 import torch
 from torch import fx
@@ -14,24 +13,20 @@ from stator.graph.ir.aten_graph import AtenGraph, LazyGraphModule
 from stator.prims.layout import surely
 from stator.prims.record import TensorMeta
 
-from .joint import Joint
 
-
-def without_tangents(joint: Joint, positions: Collection[int]) -> Joint | None:
-    """The joint graph with tangents for the values at `positions` alone. None if it has to be traced again.
+def without_tangents(backward: fx.GraphModule, saved_count: int, kept: Sequence[bool]) -> fx.GraphModule | None:
+    """The backward without those tangents that are not `kept`. None if the program has to be traced again.
 
     Autograd adds a tangent to the gradient of its value that comes from other tangents. Without the tangent, that
     gradient is the sum. Anything else that the graph does with a missing tangent is traced again: gradients that only
     it leads to are None then, and other formulas may apply.
     """
-    graph = joint.graph.graph
-    given = [node for node in graph.nodes if node.op == "placeholder"][-len(joint.tangents) :]
-    absent = {node for node, at in zip(given, joint.tangents, strict=True) if at not in positions}
-    if not all(at in positions or at in joint.summed for at in joint.tangents):
-        return None
-    led_to = set(given) - absent  # nodes that other tangents lead to
-    found, made = AtenGraph(), dict[fx.Node, fx.Node]()
-    for node in graph.nodes:
+    nodes = backward.graph.nodes
+    tangents = [node for node in nodes if node.op == "placeholder"][saved_count : saved_count + len(kept)]
+    led_to = {node for node, one in zip(tangents, kept, strict=True) if one}  # nodes that other tangents lead to
+    absent = set(tangents) - led_to
+    graph, made = AtenGraph(), dict[fx.Node, fx.Node]()
+    for node in nodes:
         if node in absent:
             continue
         read = node.all_input_nodes
@@ -45,9 +40,12 @@ def without_tangents(joint: Joint, positions: Collection[int]) -> Joint | None:
             continue
         if not led_to.isdisjoint(read):
             led_to.add(node)
-        made[node] = found.node_copy(node, made.__getitem__)
-    tangents = tuple([at for at in joint.tangents if at in positions])
-    return replace(joint, graph=LazyGraphModule(joint.graph, found, "AtenGraph"), tangents=tangents)
+        made[node] = graph.node_copy(node, made.__getitem__)
+    module = LazyGraphModule(backward, graph, "backward")
+    inputs = [at for at in backward.meta["held"] if at < saved_count]
+    held = (*inputs, *range(saved_count, saved_count + sum(kept)))
+    module.meta = {"part": "backward", "again": backward.meta["again"], "held": held}
+    return module
 
 
 def _alike(one: TensorMeta, other: TensorMeta) -> bool:
