@@ -22,7 +22,7 @@ _DEVICE_TYPES = {"cpu": 0, "cuda": 1}  # numbers of c10
 def open_driver(path: str = "libcuda.so.1", stream_library: str = "libtorch_cuda.so") -> Any:
     """Return the C extension, ready to load and launch. `stream_library`: the one of torch that knows current streams.
 
-    Raises MissingToolchain if the extension was not built, RuntimeError without a working driver.
+    Raises MissingToolchain if the extension was not built, or without a working driver.
     """
     if _cuda is None:
         raise MissingToolchain("stator was installed without a C compiler, which kernels for GPUs need")
@@ -34,7 +34,10 @@ def open_driver(path: str = "libcuda.so.1", stream_library: str = "libtorch_cuda
         torch.Tensor.get_device,
         getattr(torch._C, "_cuda_getCurrentRawStream", None),
     )
-    _cuda.open_driver(path, stream_library)
+    try:
+        _cuda.open_driver(path, stream_library)
+    except RuntimeError as error:
+        raise MissingToolchain(f"kernels for GPUs need the CUDA driver: {error}") from error
     return _cuda
 
 

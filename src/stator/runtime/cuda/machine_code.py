@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
 from stator.base import counters, dumps, logs
-from stator.base.errors import CompileError
+from stator.base.errors import CompileError, MissingToolchain
 from stator.base.locks import fork_safe_lock
 from stator.runtime.build import current_cache
 from stator.runtime.kernel_cache import KernelCache
@@ -68,13 +68,13 @@ def forget_compiled() -> None:
 
 @functools.cache
 def triton_version() -> str:
-    """Return the version of the installed Triton, without importing it. Raises CompileError if there is none."""
+    """Return the version of the installed Triton, without importing it. Raises MissingToolchain if there is none."""
     for name in ("triton", "pytorch-triton"):
         try:
             return f"{name} {importlib.metadata.version(name)}"
         except importlib.metadata.PackageNotFoundError:
             continue
-    raise CompileError("runtime", "kernels for GPUs need Triton", hint="pip install triton")
+    raise MissingToolchain("kernels for GPUs need Triton (pip install triton)")
 
 
 def _key(variant: Variant) -> str:
