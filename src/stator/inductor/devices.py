@@ -71,7 +71,7 @@ GPU = DeviceTraits(
     combined_bytes=8 << 20,
     small_read=1 / 16,
     products=True,
-    depthwise_taps=25,
+    depthwise_taps=49,
 )
 
 TRAITS = {"cpu": CPU}

@@ -85,7 +85,7 @@ def test_gradient_of_an_activation_is_a_part_of_the_loops_of_the_gradient(compil
 @pytest.mark.parametrize(
     "model",
     [
-        pytest.param(nn.Conv2d(CHANNELS, CHANNELS, 7, padding=3, groups=CHANNELS), id="49 taps"),
+        pytest.param(nn.Conv2d(CHANNELS, CHANNELS, 9, padding=4, groups=CHANNELS), id="81 taps"),
         pytest.param(nn.Conv2d(CHANNELS, 2 * CHANNELS, 3, groups=CHANNELS), id="two kernels for each channel"),
         pytest.param(nn.ConvTranspose2d(CHANNELS, CHANNELS, 3, groups=CHANNELS), id="transposed"),
     ],
