@@ -53,4 +53,4 @@ def _as_integer(value: KernelValue) -> KernelValue:
 
 
 def _bits(number: float, dtype: torch.dtype) -> int:
-    return int(torch.tensor(number, dtype=dtype).view(torch.int16))
+    return int(torch.tensor(number, dtype=dtype, device="cpu").view(torch.int16))
