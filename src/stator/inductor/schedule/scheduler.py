@@ -16,7 +16,8 @@ from stator.base.config import Options
 from stator.graph.ir.schema import has_effects
 from stator.inductor.buffers import Buffer, Extern, Loops, Lowered
 from stator.inductor.devices import traits_of
-from stator.prims.operators.checks import require_sizes
+from stator.inductor.loops.handler import INDIRECT
+from stator.prims.operators.checks import check, require_sizes
 from stator.shapes.expr import Symbol
 
 from .accesses import extern_reads, extern_writes, memory_owner, names_in, summarize, symbols_needed
@@ -68,6 +69,7 @@ class _Scheduler:
         self.effect: ScheduleStep | None = None  # the last call that drew random numbers or communicated
         self.binders: dict[Symbol, ScheduleStep] = {}  # the calls that tell sizes that depend on data
         self.assumption: ScheduleStep | None = None  # the last check of such sizes, which all later nodes rely on
+        self.check: ScheduleStep | None = None  # the last check of data: its error precedes those of later indices
         self.owners = {name: memory_owner(name, self.buffers) for name in self.buffers}
         self._count_reads()
 
@@ -129,6 +131,8 @@ class _Scheduler:
             self.binders.setdefault(symbol, step)
         if node.target is require_sizes:
             self.assumption = step
+        elif node.target is check:
+            self.check = step
         if has_effects(node.target, node.args, node.kwargs):
             if self.effect is not None:  # all processes take part in collectives in the order of the program
                 step.needs.add(self.effect)
@@ -150,6 +154,8 @@ class _Scheduler:
         content.mutates = {self.owners[name] for name in facts.writes if self.owners[name] != name}
         content.touches = {self.owners[name] for name in facts.reads}
         needs = self._needs(facts.reads, facts.writes) | self._needs_of_sizes(node)
+        if self.check is not None and any(op.name == INDIRECT and op.args[2] for op in node.body.ops):
+            needs.add(self.check)
         step = self._new_step(content, position, needs)
         self._record(step, facts.reads, facts.writes)
         if self.options.fusion and facts.iterations != 0:
