@@ -97,7 +97,7 @@ def polygamma(n: int, self: Any) -> Any:
     if n < len(POLYGAMMA):
         return POLYGAMMA[n](FUNCTIONS, x)
     zeta = aten.special_zeta.default(aten.full_like.default(x, n + 1), x)
-    return zeta * float(math.factorial(n) * (-1) ** (n + 1))
+    return zeta * ((-1.0) ** (n + 1) * math.factorial(n))
 
 
 @decomposes("mvlgamma")

@@ -137,7 +137,7 @@ def _polygamma(builder: LoweringBuilder, n: int, x: Tensor) -> Any:
 
     def by_zeta(ops: Any, value: Ref) -> Ref:
         dtype = ops.dtype(value)
-        factor = ops.constant(float(math.factorial(n) * (-1) ** (n + 1)), dtype)
+        factor = ops.constant((-1.0) ** (n + 1) * math.factorial(n), dtype)
         return ops.mul(ops.zeta(ops.constant(float(n + 1), dtype), value), factor)
 
     return elementwise(builder, by_zeta, [x], Kind.INT_TO_FLOAT, heavy=True)
