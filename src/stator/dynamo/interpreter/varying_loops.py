@@ -76,11 +76,8 @@ class VaryingLoops:
         if _is_new_range(iterator) and iterator.container.open_bounds:  # type: ignore[attr-defined]
             environment = self._context.recorder.numbers.environment
             locate = environment.locate
-            environment.locate = lambda: replace(locate(), why=why)
-            try:
+            with environment.located(lambda: replace(locate(), why=why)):
                 iterator.container.constant()  # type: ignore[attr-defined]
-            finally:
-                environment.locate = locate
         return self._context.next_item(iterator)
 
     def settle(self) -> None:
