@@ -82,8 +82,9 @@ def _convolution(
     rest = [stride, padding, dilation, transposed, output_padding, groups]
     if not transposed and is_single_position_product(x, weight, stride, padding, groups):
         return _single_product(builder, x, weight, bias)
-    if not transposed and becomes_loops(x, weight, meta.shape, stride, padding, dilation):
-        return depthwise(builder, x, weight, bias, (stride, padding, dilation), runs_channels_last(x))
+    steps = (stride, padding, dilation)
+    if not transposed and becomes_loops(x, weight, meta.shape, steps):
+        return depthwise(builder, x, weight, bias, steps, runs_channels_last(x))
     large = builder.sizes.hint(numel(weight.shape[2:])) >= LARGE_PATCH
     if (large or x.device.type == "cuda") and cuts_patches(
         x, weight, meta.shape[2:], stride, padding, dilation, transposed, groups

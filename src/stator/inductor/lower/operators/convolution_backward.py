@@ -68,10 +68,10 @@ def _convolution_backward(
     patches = cuts_patches(x, weight, grad.shape[2:], stride, padding, dilation, transposed, groups)
     if patches and x.device.type == "cuda":
         return patch_gradients(builder, grad, x, weight, wanted)
-    shaped = (stride, padding, dilation)
-    if wanted[0] and not transposed and gradient_becomes_loops(x, weight, grad.shape, *shaped):
+    steps = (stride, padding, dilation)
+    if wanted[0] and not transposed and gradient_becomes_loops(x, weight, grad.shape, steps):
         of_others = _of_parameters(builder, grad, x, weight, rest, wanted)
-        return [depthwise_gradient(builder, grad, weight, shaped, runs_channels_last(grad)), *of_others]
+        return [depthwise_gradient(builder, grad, weight, steps, runs_channels_last(grad)), *of_others]
     if may_choose_for_gpu(x, grad.shape):
         return _on_gpu(builder, grad, x, weight, rest, wanted)
     if transposed or not _is_plain(grad, x, weight):

@@ -28,22 +28,15 @@ from .patches import in_format
 # A tap for an element: the element of the images or gradients that it reads, the condition that this one exists, and
 # the position in the kernel
 Tap = tuple[Index, Ref | None, Index]
+Steps = tuple[Sequence[Any], Sequence[Any], Sequence[Any]]  # stride, padding, dilation
 
 
-def becomes_loops(
-    x: Tensor,
-    weight: Tensor,
-    out: Sequence[Any],
-    stride: Sequence[Any],
-    padding: Sequence[Any],
-    dilation: Sequence[Any],
-) -> bool:
+def becomes_loops(x: Tensor, weight: Tensor, out: Sequence[Any], steps: Steps) -> bool:
     """True for images [N, C, ...] on a GPU that are not empty, under a small kernel for each channel. out: the shape of
     the result. docs/gpu.md says why these alone."""
     taps = weight.shape[2:]
-    shaped = (taps, stride, padding, dilation)
     return (
-        all(len(each) == x.rank - 2 and not any(isinstance(one, Expr) for one in each) for each in shaped)
+        all(len(each) == x.rank - 2 and not any(isinstance(one, Expr) for one in each) for each in (taps, *steps))
         and x.dtype.is_floating_point
         and x.dtype is weight.dtype
         and weight.shape[:2] == (x.shape[1], 1)
@@ -58,50 +51,43 @@ def depthwise(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    rest: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    steps: Steps,
     channels_last: bool,
 ) -> Tensor:
-    """The convolution, with sums in float32. rest: stride, padding, dilation."""
+    """The convolution, with sums in float32."""
     kernel = weight.shape[2:]
 
     def taps(ops: Any, index: Index) -> Iterator[Tap]:
         for tap in itertools.product(*map(range, kernel)):
-            steps = zip(index[2:], tap, *rest, strict=True)
-            at = (*index[:2], *(place * step + (one * gap - pad) for place, one, step, pad, gap in steps))
+            each = zip(index[2:], tap, *steps, strict=True)
+            at = (*index[:2], *(place * step + (one * gap - pad) for place, one, step, pad, gap in each))
             yield at, within_shape(ops, at, x.shape), tap
 
     return _sums(builder, x, weight, taps, builder.meta, channels_last, bias)
 
 
-def gradient_becomes_loops(
-    x: Tensor,
-    weight: Tensor,
-    out: Sequence[Any],
-    stride: Sequence[Any],
-    padding: Sequence[Any],
-    dilation: Sequence[Any],
-) -> bool:
+def gradient_becomes_loops(x: Tensor, weight: Tensor, out: Sequence[Any], steps: Steps) -> bool:
     """True if the gradient by images of such a convolution becomes loops: if taps for an element are easy to find."""
-    found = becomes_loops(x, weight, out, stride, padding, dilation)
-    return found and all(step == 1 or gap == 1 for step, gap in zip(stride, dilation, strict=True))
+    found = becomes_loops(x, weight, out, steps)
+    return found and all(step == 1 or gap == 1 for step, gap in zip(steps[0], steps[2], strict=True))
 
 
 def depthwise_gradient(
     builder: LoweringBuilder,
     grad: Tensor,
     weight: Tensor,
-    rest: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    steps: Steps,
     channels_last: bool,
 ) -> Tensor:
     """The gradient by images. An element adds up what the positions of the result that read it got."""
     kernel = weight.shape[2:]
-    counts = [-(-size // step) for size, step in zip(kernel, rest[0], strict=True)]
+    counts = [-(-size // step) for size, step in zip(kernel, steps[0], strict=True)]
 
     def taps(ops: Any, index: Index) -> Iterator[Tap]:
         for each in itertools.product(*map(range, counts)):
             at, tap = list(index[:2]), []
             exists: Ref | None = None
-            for place, one, size, step, pad, gap in zip(index[2:], each, kernel, *rest, strict=True):
+            for place, one, size, step, pad, gap in zip(index[2:], each, kernel, *steps, strict=True):
                 moved = place + pad
                 at.append(moved - one * gap if step == 1 else moved // step - one)
                 tap.append(one if step == 1 else moved % step + one * step)
