@@ -1,6 +1,6 @@
 """Runs a module of the benchmarks in a process of its own: empty caches, and processor cores of its own if wanted.
 
-What is measured there, and how several run at a time, is the caller's.
+What is measured there is the caller's.
 """
 
 from __future__ import annotations
@@ -9,8 +9,13 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 
 def run_module(
@@ -40,11 +45,28 @@ def run_module(
         subprocess.run(command, env=environment, check=True, cwd=Path(__file__).parent.parent, timeout=limit)
 
 
-def shared_out(jobs: int, cores: int) -> list[list[int] | None]:
-    """The cores of each of several jobs, out of those that this process may use; None for a job that runs alone.
+def side_by_side(jobs: int, cores: int, tasks: Sequence[Callable[[list[int] | None], Result]]) -> list[Result]:
+    """The results of all tasks, of which `jobs` run at a time; each gets the cores that it has to itself meanwhile, or
+    None where one runs at a time.
 
-    Raises ValueError where there are fewer than they need.
+    Raises ValueError where there are fewer cores than they need.
     """
+    free: SimpleQueue[list[int] | None] = SimpleQueue()
+    for own in _shared_out(jobs, cores):
+        free.put(own)
+
+    def run(task: Callable[[list[int] | None], Result]) -> Result:
+        own = free.get()
+        try:
+            return task(own)
+        finally:
+            free.put(own)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(run, tasks))
+
+
+def _shared_out(jobs: int, cores: int) -> list[list[int] | None]:
     if jobs == 1:
         return [None]
     usable = sorted(os.sched_getaffinity(0))

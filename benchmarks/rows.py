@@ -15,10 +15,11 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fresh_process import shared_out
+from benchmarks.fresh_process import side_by_side
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -143,6 +144,15 @@ class Measurement:
             except subprocess.TimeoutExpired:
                 self.end("took too long to be timed")
 
+    def finish(self, limit: float, end: float) -> None:
+        """Time the row, keep what is found, and print it."""
+        self.time(min(limit, max(5.0, end - time.monotonic())))
+        if self.late and time.monotonic() > end - SPARE:
+            print(f"{self.case.name}: {self.late}; left out for time", flush=True)
+            return
+        self.case.keep(self.found())
+        print(self.case.line(), flush=True)
+
     def end(self, why: str) -> None:
         """Kill the process and what it started."""
         if self.process.poll() is None:
@@ -178,34 +188,49 @@ def measure(
     """Measure these systems of each row, `missing` ones only if that option is set, and print a line for each row.
 
     Groups of rows compile side by side, and are timed one after another. options: those of `add_options`.
-    extra: further arguments of the measuring module. cores: how many each row has to itself, on which it is timed
-    beside the others; 0 gives no row cores of its own.
+    extra: further arguments of the measuring module. cores: how many each of several rows has to itself, on which it is
+    timed beside the others; 0 gives no row cores of its own.
     """
     compileall.compile_dir(ROOT / "src", quiet=1)  # as an installer does; first calls import stator
     end, extra = time.monotonic() + options.minutes * 60, ["--seconds", str(options.seconds), *extra]
     wanted = [(case, wanted_of(case, names, options.missing)) for case, names in cases]
     left = [(case, found) for case, found in wanted if found]
-    own = shared_out(options.jobs, cores) if cores else [None] * options.jobs
+    with tempfile.TemporaryDirectory(prefix="stator-bench-", ignore_cleanup_errors=True) as folder:
+        if cores and options.jobs > 1:
+            tasks = [partial(_alone, case, found, extra, folder, options.limit, end) for case, found in left]
+            side_by_side(options.jobs, cores, tasks)
+        else:
+            _in_groups(left, options, extra, folder, end)
+
+
+def _alone(
+    case: Case, systems: Sequence[str], extra: Sequence[str], folder: str, limit: float, end: float, cores: list[int]
+) -> None:
+    """Measure a row on its own cores."""
+    if time.monotonic() + SPARE < end:
+        row = Measurement(case, systems, extra, folder, cores)
+        row.wait_until_ready(min(time.monotonic() + limit, end - 5))
+        row.finish(limit, end)
+
+
+def _in_groups(
+    left: Sequence[tuple[Case, Sequence[str]]],
+    options: argparse.Namespace,
+    extra: Sequence[str],
+    folder: str,
+    end: float,
+) -> None:
     longest = 0.0
     for start in range(0, len(left), options.jobs):
         began = time.monotonic()
         if began + max(longest, SPARE) > end:
             print(f"stopped for time: {len(left) - start} rows are left", flush=True)
             return
-        with tempfile.TemporaryDirectory(prefix="stator-bench-", ignore_cleanup_errors=True) as folder:
-            group = [
-                Measurement(case, found, extra, folder, on)
-                for (case, found), on in zip(left[start : start + options.jobs], own, strict=False)
-            ]
-            for one in group:
-                one.wait_until_ready(min(began + options.limit, end - 5))
-            for one in group:
-                one.time(min(options.limit, max(5.0, end - time.monotonic())))
-                if one.late and time.monotonic() > end - SPARE:
-                    print(f"{one.case.name}: {one.late}; left out for time", flush=True)
-                    continue
-                one.case.keep(one.found())
-                print(one.case.line(), flush=True)
+        group = [Measurement(*one, extra, folder, None) for one in left[start : start + options.jobs]]
+        for row in group:
+            row.wait_until_ready(min(began + options.limit, end - 5))
+        for row in group:
+            row.finish(options.limit, end)
         longest = max(longest, time.monotonic() - began)
 
 

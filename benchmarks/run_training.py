@@ -15,12 +15,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
-from benchmarks.fresh_process import run_module, shared_out
+from benchmarks.fresh_process import run_module, side_by_side
 from benchmarks.table import geometric_mean
 from benchmarks.training_models import NAMES
 
@@ -100,25 +99,18 @@ def main() -> None:
     extra = ["--seconds", str(options.seconds), "--size", options.size] + (["--no-peer"] if options.no_peer else [])
     extra += ["--options", *options.options] if options.options else []
     options.out.mkdir(parents=True, exist_ok=True)
-    free: SimpleQueue[list[int] | None] = SimpleQueue()
-    for cores in shared_out(options.jobs, options.cores):
-        free.put(cores)
 
-    def one(model: str) -> dict[str, Any] | None:
-        cores = free.get()
+    def one(model: str, cores: list[int] | None) -> dict[str, Any] | None:
         try:
             result = measure_in_fresh_process(model, extra, cores)
         except subprocess.CalledProcessError as error:
             print(f"{model}: {error}", file=sys.stderr, flush=True)
             return None
-        finally:
-            free.put(cores)
         (options.out / f"{model}.json").write_text(json.dumps(result, indent=1) + "\n")
         print("  ".join(row(result)), file=sys.stderr, flush=True)
         return result
 
-    with ThreadPoolExecutor(options.jobs) as pool:
-        results = list(pool.map(one, options.models))
+    results = side_by_side(options.jobs, options.cores, [partial(one, model) for model in options.models])
     print(markdown([result for result in results if result is not None]))
     if None in results:
         sys.exit(f"{results.count(None)} models could not be measured")

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import queue
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fresh_process import run_module, shared_out
+from benchmarks.fresh_process import run_module, side_by_side
 from benchmarks.rows import RESULTS
 
 from .program import programs
@@ -66,19 +65,13 @@ class Case:
 def measure_all(cases: Sequence[tuple[Case, Sequence[str]]], options: argparse.Namespace) -> None:
     """Measure these systems of each case, as many side by side as there are jobs, and begin none after the end."""
     end = time.monotonic() + options.minutes * 60
-    free: queue.SimpleQueue[list[int] | None] = queue.SimpleQueue()
-    for cores in shared_out(options.jobs, 1):
-        free.put(cores)
 
-    def measure(case: Case, systems: Sequence[str]) -> None:
-        cores = free.get()
+    def measure(case: Case, systems: Sequence[str], cores: list[int] | None) -> None:
         left = end - time.monotonic()
         if left > 0:
             case.measure(systems, options.seconds, min(options.limit, left), cores)
-        free.put(cores)
 
-    with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(lambda one: measure(*one), cases))
+    side_by_side(options.jobs, 1, [partial(measure, *one) for one in cases])
 
 
 def main() -> None:
