@@ -18,6 +18,8 @@ CASES: dict[str, tuple[type[nn.Module], dict[str, Any], tuple[int, ...]]] = {
     "dilated by 2": (nn.Conv2d, dict(kernel_size=3, stride=2, padding=2, dilation=2), (9, 8)),
     "more padding than kernel": (nn.Conv2d, dict(kernel_size=(1, 3), padding=(2, 3)), (4, 5)),
     "4 along one axis": (nn.Conv1d, dict(kernel_size=4, padding=3), (17,)),
+    "11 along one axis": (nn.Conv1d, dict(kernel_size=11, padding=5), (23,)),
+    "15 along one axis": (nn.Conv1d, dict(kernel_size=15, padding=7), (23,)),
     "5 along one axis by 2": (nn.Conv1d, dict(kernel_size=5, stride=2), (18,)),
     "three axes": (nn.Conv3d, dict(kernel_size=(3, 2, 3), padding=1), (4, 5, 6)),
 }

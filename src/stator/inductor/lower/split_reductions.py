@@ -62,18 +62,18 @@ def split_reduction(
 
 
 @dataclass(frozen=True, slots=True)
-class _Split:
+class Split:
     """The reduced loop at `at` is cut into pieces of `piece` iterations; the loops around it become loops over parts.
     whole: all pieces are complete."""
 
     at: int
-    piece: int
+    piece: ExprLike
     pieces: ExprLike
     whole: bool
 
-    def counts(self, body: LoopBody) -> Sizes:
+    def counts(self, reduced_ranges: Sizes) -> Sizes:
         """The sizes of the loops over parts."""
-        return (*body.reduction_ranges[: self.at], self.pieces)
+        return (*reduced_ranges[: self.at], self.pieces)
 
     def elements(self, body: LoopBody) -> ExprLike:
         """The iterations of a part."""
@@ -83,7 +83,7 @@ class _Split:
 # ---- the decision
 
 
-def _plan(body: LoopBody, sizes: SizeKnowledge, traits: DeviceTraits) -> _Split | None:
+def _plan(body: LoopBody, sizes: SizeKnowledge, traits: DeviceTraits) -> Split | None:
     if not traits.programs or not body.reduction_vars or not _separable(body):
         return None
     split = _divide(body.ranges, body.reduction_ranges, _neighbours_are_results(body), sizes, traits)
@@ -102,7 +102,7 @@ def reads_variance_once(
 
 def _divide(
     ranges: Sizes, reduced_ranges: Sizes, across: bool, sizes: SizeKnowledge, traits: DeviceTraits
-) -> _Split | None:
+) -> Split | None:
     results, row = (sizes.hint(product(some)) for some in (ranges, reduced_ranges))
     programs = -(-results // (_LANES if across else 1))
     wanted = traits.programs // 2 if across else traits.programs  # programs of neighbouring rows have more to do
@@ -111,7 +111,11 @@ def _divide(
         return None
     if across and row <= _KEPT and results >= _ROWS_EACH * traits.programs:
         return None
-    target = -(-row // parts)
+    return cut_into_parts(reduced_ranges, -(-row // parts), across, sizes)
+
+
+def cut_into_parts(reduced_ranges: Sizes, target: int, across: bool, sizes: SizeKnowledge) -> Split | None:
+    """Parts of about `target` elements of a row. None: the row has no more elements."""
     inside = 1
     for at in reversed(range(len(reduced_ranges))):
         size = reduced_ranges[at]
@@ -165,14 +169,14 @@ def _neighbours_are_results(body: LoopBody) -> bool:
     return False
 
 
-def _pieces(at: int, size: ExprLike, target: float, aligned: bool, sizes: SizeKnowledge) -> _Split:
+def _pieces(at: int, size: ExprLike, target: float, aligned: bool, sizes: SizeKnowledge) -> Split:
     """Pieces near the target that divide the size, else of a power of two, with a shorter last piece."""
     best = 1 << max(round(math.log2(target)), 0)
     if not isinstance(size, Expr):
         step = _ALIGNED if aligned else 1
         near = range(math.ceil(target / 3 / step) * step, int(2 * target) + 1, step)
         best = min([one for one in near if one and size % one == 0], key=lambda one: abs(one - target), default=best)
-    return _Split(at, best, ceil_div(size, best), sizes.divides(best, size))
+    return Split(at, best, ceil_div(size, best), sizes.divides(best, size))
 
 
 # ---- the nodes
@@ -187,8 +191,8 @@ class _Partial:
     values: dict[int, tuple[str, ...]]
 
 
-def _partial_results(builder: _Builder, body: LoopBody, split: _Split, device: torch.device) -> _Partial:
-    counts = split.counts(body)
+def _partial_results(builder: _Builder, body: LoopBody, split: Split, device: torch.device) -> _Partial:
+    counts = split.counts(body.reduction_ranges)
     loops, rest = _PARTS[: len(counts)], body.reduction_vars[split.at :]
     around = zip(body.reduction_vars[: split.at], loops, strict=False)
     where: dict[Symbol, ExprLike] = dict(around)
@@ -245,10 +249,10 @@ _EXTREMA_AT = {"argmax": "max", "argmin": "min"}
 
 
 def _combined(
-    builder: _Builder, body: LoopBody, split: _Split, partial: _Partial, outputs: tuple[str, ...], device: torch.device
+    builder: _Builder, body: LoopBody, split: Split, partial: _Partial, outputs: tuple[str, ...], device: torch.device
 ) -> Iterator[Node]:
     """The nodes that reduce the results of the parts, and compute what follows the reductions of the body."""
-    parts, total = product(split.counts(body)), product(body.ranges)
+    parts, total = product(split.counts(body.reduction_ranges)), product(body.ranges)
     here = _flat(body.vars, body.ranges)
     at_part = _PART * total + here
     means: dict[int, str] = {}

@@ -24,6 +24,7 @@ _LINE = 128  # bytes of neighbours in steps along columns
 _KEPT_COLUMNS = 8192  # elements of a block in registers if neighbours lie in other rows
 _LONG_OPERATIONS = frozenset(("erf", "tanh", "exp", "sigmoid"))
 _KEPT_PER_THREAD = 64  # of them; exchanges between many warps took most of the time
+_FEW_SUMS, _SUM_REGISTERS = 4, 96  # with more sums than these, steps whose sums take at most so many of a thread
 _SUM_ELEMENTS = 1024  # of a block whose columns are summed, too
 _LONG_SUM_ROW = 4096  # elements of a row that is summed with the next one
 _AHEAD, _AHEAD_BYTES = 3, 1 << 16  # stages of loads ahead of their rows, in so much shared memory
@@ -232,6 +233,12 @@ def _column_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ..
         programs, shared = shared[:-1], shared[-1:]
     most_x, most_r = (knowledge.bounded(product([kernel.sizes[at] for at in loops]))[1] for loops in (shared, inner))
     width, loads = narrowest(kernel), inner_loads(kernel)
+    sums = len(reductions(kernel, 0))
+    if sums > _FEW_SUMS and kernel.phases == 1:  # each has an accumulator for every element of a step
+        lanes = [size for size in (_LANES, _LANES // 2, _FEWEST_LANES) if -typical[shared[-1]] % size <= size // 4]
+        x_block = _block(most_x, next(iter(lanes), _FEWEST_LANES))
+        r_block = _block(most_r, _power_of_two(_SUM_REGISTERS // sums) * _THREADS // 2 // x_block)
+        return _blocks(kernel, programs, shared, inner, x_block, r_block, most_r <= r_block, 4)
     in_registers = most_r * _FEWEST_LANES <= _room(kernel)
     if kernel.phases > 1 and loads == 1 and width == 4 and not _runs_once(kernel):
         in_registers |= most_r * _FEWEST_LANES // 2 <= _COLUMNS

@@ -31,7 +31,14 @@ from .convolution import (
     runs_channels_last,
 )
 from .creation import filled, pad_with
-from .depthwise import depthwise_gradient, gradient_becomes_loops
+from .depthwise import (
+    Steps,
+    adds_up_taps,
+    becomes_loops,
+    depthwise_gradient,
+    depthwise_weight_gradient,
+    finds_taps,
+)
 from .library import multiplies_on_gpu, multiply
 from .patches import cuts_patches, have_fast_products, in_format, patch_gradients
 from .reductions import reduce
@@ -69,9 +76,8 @@ def _convolution_backward(
     if patches and x.device.type == "cuda":
         return patch_gradients(builder, grad, x, weight, wanted)
     steps = (stride, padding, dilation)
-    if wanted[0] and not transposed and gradient_becomes_loops(x, weight, grad.shape, steps):
-        of_others = _of_parameters(builder, grad, x, weight, rest, wanted)
-        return [depthwise_gradient(builder, grad, weight, steps, runs_channels_last(grad)), *of_others]
+    if not transposed and becomes_loops(x, weight, grad.shape, steps):
+        return _of_depthwise(builder, grad, x, weight, rest, wanted)
     if may_choose_for_gpu(x, grad.shape):
         return _on_gpu(builder, grad, x, weight, rest, wanted)
     if transposed or not _is_plain(grad, x, weight):
@@ -175,22 +181,35 @@ def _on_gpu(
     return found
 
 
-def _of_parameters(
+def _of_depthwise(
     builder: LoweringBuilder, grad: Tensor, x: Tensor, weight: Tensor, rest: Sequence[Any], wanted: Sequence[bool]
 ) -> list[Any]:
-    """The gradients of weight and bias on a GPU by the library."""
-    wanted = [False, *wanted[1:]]
-    if not any(wanted):
-        return [None, None]
-    found = NotImplemented
+    """Loops on a GPU, and the library for gradients that loops do not compute well."""
+    steps: Steps = (rest[1], rest[2], rest[3])
+    loops = [wanted[0] and finds_taps(steps), wanted[1] and adds_up_taps(weight.shape[2:]), wanted[2]]
+    others = [flag and not own for flag, own in zip(wanted, loops, strict=True)]
+    found = _by_library_on_gpu(builder, grad, x, weight, rest, others) if any(others) else [None, None, None]
+    last = runs_channels_last(grad)
+    if loops[0]:
+        found[0] = depthwise_gradient(builder, grad, weight, steps, last)
+    if loops[1]:
+        found[1] = depthwise_weight_gradient(builder, grad, x, steps, last)
+    if loops[2]:
+        found[2] = _of_bias(builder, grad)
+    return found
+
+
+def _by_library_on_gpu(
+    builder: LoweringBuilder, grad: Tensor, x: Tensor, weight: Tensor, rest: Sequence[Any], wanted: Sequence[bool]
+) -> list[Any]:
     if may_choose_for_gpu(x, grad.shape):
         found = _on_gpu(builder, grad, x, weight, rest, wanted)
-    if found is NotImplemented:
-        nodes = zip((grad, x, weight), builder.node.args, strict=False)
-        args = [builder.argument(one, node.meta["val"].stride) for one, node in nodes]
-        metas = [meta if flag else None for meta, flag in zip(builder.meta, wanted, strict=True)]
-        found = library_results(builder, aten.convolution_backward.default, [*args, *rest, wanted], {}, metas)
-    return list(found[1:])
+        if found is not NotImplemented:
+            return list(found)
+    nodes = zip((grad, x, weight), builder.node.args, strict=False)
+    args = [builder.argument(one, node.meta["val"].stride) for one, node in nodes]
+    metas = [meta if flag else None for meta, flag in zip(builder.meta, wanted, strict=True)]
+    return list(library_results(builder, aten.convolution_backward.default, [*args, *rest, wanted], {}, metas))
 
 
 def _called(
@@ -247,7 +266,7 @@ def _by_library(builder: LoweringBuilder, grad: Tensor, x: Tensor, weight: Tenso
 
 
 def _of_bias(builder: LoweringBuilder, grad: Tensor) -> Tensor:
-    return reduce(builder, "sum", grad, (0, 2, 3), grad.dtype, keepdim=False)
+    return reduce(builder, "sum", grad, (0, *range(2, grad.rank)), grad.dtype, keepdim=False)
 
 
 def _of_depthwise_weight(

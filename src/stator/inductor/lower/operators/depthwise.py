@@ -1,5 +1,5 @@
-"""Depthwise convolutions on GPUs as loops, and their gradients by images: sums over the few taps of a kernel. They fuse
-with what follows; the library's kernels neither do that nor use tensor cores.
+"""Depthwise convolutions on GPUs as loops, and their gradients: sums over the few taps of a kernel, which fuse with
+what follows, and by weights over all positions. The library's kernels neither fuse nor use tensor cores.
 """
 
 from __future__ import annotations
@@ -14,21 +14,29 @@ import torch
 
 from stator.inductor.devices import traits_of
 from stator.inductor.loops.body import Ref
-from stator.inductor.lower.builder import LoweringBuilder
-from stator.inductor.lower.tensor import Index, Tensor
-from stator.inductor.sizes import Sizes
-from stator.prims.layout import channels_last_strides, same_strides
+from stator.inductor.lower.builder import LoweringBuilder, linear
+from stator.inductor.lower.split_reductions import Split, cut_into_parts
+from stator.inductor.lower.tensor import Index, Stored, Tensor
+from stator.inductor.sizes import Sizes, product
+from stator.prims.layout import channels_last_strides, contiguous_strides, same_strides
 from stator.prims.record import TensorMeta
 from stator.prims.type_promotion import computation_dtype
-from stator.shapes.expr import Expr
+from stator.shapes.expr import Expr, Symbol
 
 from .creation import within_shape
 from .patches import in_format
+from .reductions import reduce
+from .views import permute, reshape
 
 # A tap for an element: the element of the images or gradients that it reads, the condition that this one exists, and
 # the position in the kernel
 Tap = tuple[Index, Ref | None, Index]
 Steps = tuple[Sequence[Any], Sequence[Any], Sequence[Any]]  # stride, padding, dilation
+
+# Gradients by weights: sums that a program keeps in registers, channels that it runs side by side, the shortest part
+_MOST_SUMS, _LANES, _SHORTEST_PART = 9, 64, 64
+_PARTS, _POSITIONS = (tuple(Symbol(f"{kind}{at}") for at in range(4)) for kind in "ir")
+_GROUP, _CHANNEL = Symbol("i4"), Symbol("i5")
 
 
 def becomes_loops(x: Tensor, weight: Tensor, out: Sequence[Any], steps: Steps) -> bool:
@@ -59,17 +67,15 @@ def depthwise(
 
     def taps(ops: Any, index: Index) -> Iterator[Tap]:
         for tap in itertools.product(*map(range, kernel)):
-            each = zip(index[2:], tap, *steps, strict=True)
-            at = (*index[:2], *(place * step + (one * gap - pad) for place, one, step, pad, gap in each))
+            at = _read(index, tap, steps)
             yield at, within_shape(ops, at, x.shape), tap
 
     return _sums(builder, x, weight, taps, builder.meta, channels_last, bias)
 
 
-def gradient_becomes_loops(x: Tensor, weight: Tensor, out: Sequence[Any], steps: Steps) -> bool:
-    """True if the gradient by images of such a convolution becomes loops: if taps for an element are easy to find."""
-    found = becomes_loops(x, weight, out, steps)
-    return found and all(step == 1 or gap == 1 for step, gap in zip(steps[0], steps[2], strict=True))
+def finds_taps(steps: Steps) -> bool:
+    """True if the taps that read an element of the images are easy to find: the gradient by images becomes loops."""
+    return all(step == 1 or gap == 1 for step, gap in zip(steps[0], steps[2], strict=True))
 
 
 def depthwise_gradient(
@@ -101,6 +107,81 @@ def depthwise_gradient(
             yield tuple(at), inside if exists is None else exists, tuple(tap)
 
     return _sums(builder, grad, weight, taps, builder.meta[0], channels_last)
+
+
+def adds_up_taps(kernel: Sequence[int]) -> bool:
+    """True if one pass over images and gradients adds up several taps."""
+    return _taps_together(kernel) > 1
+
+
+def depthwise_weight_gradient(
+    builder: LoweringBuilder, grad: Tensor, x: Tensor, steps: Steps, channels_last: bool
+) -> Tensor:
+    """The gradient by the weight. One node adds up parts of the positions, with a sum for each of several taps, another
+    one the sums of the parts: in a fixed order."""
+    meta: TensorMeta = builder.meta[1]
+    kernel, working = meta.shape[2:], computation_dtype(meta.dtype)
+    if channels_last:
+        grad, x = (in_format(builder, one, channels_last_strides(one.shape)) for one in (grad, x))
+    for read in (grad, x):
+        builder.realize(read.root)  # each element is read several times
+    channels, positions = grad.shape[1], (grad.shape[0], *grad.shape[2:])
+    together = _taps_together(kernel)
+    groups = math.prod(kernel) // together
+    part = _part(builder, grad.device, groups, channels, positions)
+    split = cut_into_parts(positions, part, True, builder.sizes) or Split(0, positions[0], 1, True)
+    counts = split.counts(positions)
+    shape = (*counts, groups, together, channels)
+    sums = builder.new_buffer(shape, contiguous_strides(shape), working, meta.device)
+    memory: Stored = sums.source  # type: ignore[assignment]
+    parts, at = _PARTS[: len(counts)], _POSITIONS[: len(positions)]
+    where = (*parts[:-1], split.piece * parts[-1] + at[split.at], *at[split.at + 1 :])
+    index = (where[0], _CHANNEL, *where[1:])
+
+    def body(ops: Any) -> None:
+        given = ops.to_dtype(_element(ops, grad, index, within_shape(ops, index, grad.shape)), working)
+        found = []
+        for one in range(together):
+            number = _GROUP * together + one
+            tap = [number // math.prod(kernel[dim + 1 :]) % size for dim, size in enumerate(kernel)]
+            read = _read(index, tap, steps)
+            exists = within_shape(ops, read, x.shape)
+
+            def term(read: Index = read) -> Ref:
+                return ops.mul(given, ops.to_dtype(x.load(ops, read), working))
+
+            value = term() if exists is None else ops.masked(exists, term, 0, working)
+            found.append(ops.reduce("sum", value))
+        for one, total in enumerate(found):
+            ops.store(memory.buffer, linear(memory, (*parts, _GROUP, one, _CHANNEL)), total)
+
+    loops, ranges = (*parts, _GROUP, _CHANNEL), (*counts, groups, channels)
+    reduced_ranges = (split.piece, *positions[split.at + 1 :])
+    frozen = builder.freeze(body, loops, ranges, at[split.at :], reduced_ranges)
+    builder.emit((memory.buffer,), frozen, grad.work | x.work)
+    total = reduce(builder, "sum", sums, range(len(counts)), meta.dtype)
+    return reshape(permute(reshape(total, (-1, channels)), (1, 0)), meta.shape)
+
+
+def _taps_together(kernel: Sequence[int]) -> int:
+    """How many taps a program adds up: all, or some of the last axis."""
+    if math.prod(kernel) <= _MOST_SUMS:
+        return math.prod(kernel)
+    return max(one for one in range(1, _MOST_SUMS + 1) if kernel[-1] % one == 0)
+
+
+def _part(builder: LoweringBuilder, device: torch.device, groups: int, channels: Any, positions: Sizes) -> int:
+    """Positions for each program, so that programs fill the device."""
+    rows = builder.sizes.hint(product(positions))
+    programs = -(-builder.sizes.hint(channels) // _LANES) * groups
+    parts = min(traits_of(device).programs // 2 // programs, rows // _SHORTEST_PART)
+    return -(-rows // max(parts, 1))
+
+
+def _read(index: Index, tap: Sequence[Any], steps: Steps) -> Index:
+    """The element of the images that a position of the result reads for a tap."""
+    each = zip(index[2:], tap, *steps, strict=True)
+    return (*index[:2], *(place * step + (one * gap - pad) for place, one, step, pad, gap in each))
 
 
 def _sums(
