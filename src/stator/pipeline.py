@@ -190,22 +190,26 @@ def _ahead_of_time(
     def compile_disjoint(
         graph: fx.GraphModule,
         inputs: Sequence[Any],
-        run_overlapping: aot.RunOverlapping,
         leave_small: Callable[[str], object] | None,
     ) -> Compiled:
         if any(isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg()) for value in inputs):
             logs.log("graph", "the graph runs operator by operator: an input is conjugated or negated lazily")
             return aot.python_function(graph)
         if not aot.needs_grad(graph, inputs):
-            return infer(graph, inputs, run_overlapping=run_overlapping)
+            return infer(graph, inputs)
         # operators on wrapper subclasses run Python, which costs more than a compiled step
         small = None if graph.meta.get("wraps") else leave_small
-        return train(graph, inputs, run_overlapping=run_overlapping, leave_small=small)
+        return train(graph, inputs, leave_small=small)
 
     def compile_plain(given: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         leave = None if leave_small is None else partial(_leave, given, leave_small)
         graph, inputs, wrap = aot.carry_numbers(given, inputs)
-        return wrap(aot.with_shared_memory(graph, inputs, partial(compile_disjoint, leave_small=leave)))
+        try:
+            return wrap(compile_disjoint(graph, inputs, leave))
+        except aot.OverlappingInputs as error:
+            logs.warn_once("aot:overlapping-inputs", f"stator: a graph runs eagerly. {error}")
+            given.meta["left_to_eager"] = str(error)
+            return wrap(aot.python_function(graph))
 
     def compile_whole(graph: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         return aot.with_inner_tensors(graph, inputs, compile_plain)

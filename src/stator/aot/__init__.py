@@ -5,7 +5,7 @@ from stator.graph.functionalization.functionalize import Keep
 
 from .runtime.eager import keep_all, python_function, run_eagerly
 from .runtime.number_inputs import carry_numbers
-from .runtime.shared_memory import RunOverlapping, with_shared_memory
+from .runtime.overlap_check import OverlappingInputs
 from .runtime.wrapper_subclasses import with_inner_tensors
 from .split.split_graph import compile_in_pieces
 from .trace.attention_gradients import shorten_attention_gradients

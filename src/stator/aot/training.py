@@ -26,8 +26,8 @@ from .autograd.step_runner import effects_left, run_step_of_shown, runner, views
 from .partition.call_costs import Calls, costs_less_apart, count_calls, may_gain_apart, too_small
 from .partition.partition import Partition, partition
 from .runtime.eager import python_function
+from .runtime.overlap_check import OverlappingInputs
 from .runtime.replay import is_flat, with_effects
-from .runtime.shared_memory import OverlappingInputs, RunOverlapping
 from .split.result_pieces import ResultPieces
 from .trace.inference import (
     CompileGraph,
@@ -36,7 +36,6 @@ from .trace.inference import (
     compile_traced,
     equalities_of,
     wrap,
-    writes_of,
 )
 from .trace.joint import Joint
 from .trace.known_values import KnownValues
@@ -53,14 +52,12 @@ def compile_training(
     memory_budget: float = 1.0,
     shown: int = 0,
     known: KnownValues | None = None,
-    run_overlapping: RunOverlapping | None = None,
     leave_small: Callable[[str], object] | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph of torch calls (or any callable) that may need gradients, in the present grad mode.
 
     Returns a callable with equal arguments, results, effects and gradients. The forward compiles at once, a backward
-    when it first runs. compile_graph: see `compile_inference`; memory_budget: see `partition`; run_overlapping: see
-    `shared_memory.CompileDisjoint`, by default `function` runs eagerly.
+    when it first runs. compile_graph: see `compile_inference`; memory_budget: see `partition`.
 
     leave_small: return `function` where the forward and the backward are small, and call `leave_small` with the reason:
     calls of the operators and of their own autograd nodes then cost less than a call of a compiled step.
@@ -78,7 +75,7 @@ def compile_training(
         program = RetraceableProgram(function, with_symbols(function, example_inputs), captured, keep, rewrite, known)
         joint = _trace(program, tensors)
     if not joint.differentiable and not shown:
-        return _compile_without_gradients(program, joint, example_inputs, tensors, compile_graph, run_overlapping)
+        return _compile_without_gradients(program, joint, example_inputs, tensors, compile_graph)
     with counters.timed("partition"):
         parts = partition(joint, memory_budget)
     if leave_small and not shown:
@@ -107,7 +104,7 @@ def compile_training(
     compile_again = partial(compile_training, memory_budget=memory_budget)
     forward = compile_graph(parts.forward, [*tensors, *[example_inputs[at] for at in joint.traced.numbers]])
     step = CompiledStep(program, joint, parts, forward, compile_graph, compile_again)
-    return _run_of_shown(step, shown) if shown else _run(step, tensors, run_overlapping)
+    return _run_of_shown(step, shown) if shown else _run(step, tensors)
 
 
 def _divided(program: RetraceableProgram, joint: Joint, calls: Calls) -> ResultPieces | None:
@@ -141,7 +138,6 @@ def _compile_without_gradients(
     example_inputs: Sequence[Any],
     tensors: Sequence[torch.Tensor],
     compile_graph: CompileGraph,
-    run_overlapping: RunOverlapping | None,
 ) -> Callable[..., Any]:
     """Compile a trace without differentiable results: it may take gradients inside, and return views with a history."""
 
@@ -157,7 +153,6 @@ def _compile_without_gradients(
         program.captured,
         program.merge_equal,
         compile_views,
-        run_overlapping,
     )
 
 
@@ -169,9 +164,7 @@ def _show(parts: Partition) -> None:
         logs.log("graph", "backward graph:\n%s", print_graph(parts.backward))
 
 
-def _run(
-    step: CompiledStep, tensors: Sequence[torch.Tensor], run_overlapping: RunOverlapping | None
-) -> Callable[..., Any]:
+def _run(step: CompiledStep, tensors: Sequence[torch.Tensor]) -> Callable[..., Any]:
     """The callable that replaces the program."""
     program, traced = step.program, step.joint.traced
     inner = _with_gradients(runner(step))
@@ -179,7 +172,7 @@ def _run(
     if only_tensors and traced.is_plain and is_flat(traced):
         return inner
     equalities = equalities_of(tensors) if program.merge_equal else None
-    return wrap(program.function, traced, _with_effects(step, inner), equalities, program.captured, run_overlapping)
+    return wrap(program.function, traced, _with_effects(step, inner), equalities, program.captured)
 
 
 def _run_of_shown(step: CompiledStep, shown: int) -> Callable[..., Any]:
@@ -224,7 +217,7 @@ def _trace(program: RetraceableProgram, tensors: Sequence[torch.Tensor]) -> Join
     program.merge_equal = True
     joint = program.trace()
     if not _are_separate(joint.traced, tensors, merged=True):
-        raise OverlappingInputs(writes_of(joint.traced))
+        raise OverlappingInputs
     return joint
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from symbolic_graphs import SymbolicGraph
-from tests.differential import Counts
 from tests.scenarios import BACKENDS
 from tests.varying_sizes import check_sizes
 
@@ -36,7 +35,6 @@ def test_inputs_that_overlap_from_the_first_call_on() -> None:
     memory = torch.randn(8, 3)
     graph = SymbolicGraph(program, [memory[:4], memory[1:5]])
     compiled = pipeline.aot_eager_backend(graph.module, [memory[:4], memory[1:5]])
-    counts = Counts()
     for rows in (4, 6, 9, 5, 7, 8):
         memory, expected = torch.randn(2 * rows, 3), torch.empty(2 * rows, 3)
         expected.copy_(memory)
@@ -44,7 +42,6 @@ def test_inputs_that_overlap_from_the_first_call_on() -> None:
         for own, other in zip(found, program(expected[:rows], expected[1 : 1 + rows]), strict=True):
             torch.testing.assert_close(own, other)
         torch.testing.assert_close(memory, expected)
-    assert counts["aot_shared_memory"] == 0
 
 
 def halves(base, view):

@@ -11,9 +11,21 @@ from functools import lru_cache
 
 import torch
 
+from stator.base.errors import Unsupported
 from stator.prims.record import TensorMeta
 from stator.prims.shared_memory import may_meet
 from stator.runtime.launch import spans_are_disjoint
+
+
+class OverlappingInputs(Unsupported):
+    """A graph writes to an input that shares memory with another input."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "overlapping-inputs",
+            "the graph writes to an input that shares its memory with another input",
+            hint="pass a clone, or write to the base tensor only",
+        )
 
 
 class InputSpans:
@@ -39,16 +51,11 @@ class InputSpans:
         return spans_are_disjoint(tensors, sizes.tobytes(), self.written, self.order)
 
 
-def byte_span(tensor: torch.Tensor) -> tuple[int, int]:
-    """The address of the first byte of a tensor's elements, and of the byte behind the last."""
-    start = tensor.data_ptr()
-    return start, start + _span(tensor)
-
-
 def are_disjoint(tensors: Sequence[torch.Tensor], written: Sequence[bool]) -> bool:
     """Whether no written tensor shares an element with another, as far as is easily decided. Columns of one matrix are
     disjoint although their spans overlap."""
-    spans = [byte_span(tensor) for tensor in tensors]
+    starts = [tensor.data_ptr() for tensor in tensors]
+    spans = [(start, start + _span(tensor)) for start, tensor in zip(starts, tensors, strict=True)]
     order = sorted((at for at, (start, end) in enumerate(spans) if end > start), key=lambda at: spans[at])
     reaching: list[int] = []  # earlier tensors whose span reaches to the next start
     for at in order:

@@ -4,15 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
-from stator.aot.runtime.overlap_check import InputSpans, are_disjoint
+from stator.aot.runtime.overlap_check import InputSpans, OverlappingInputs, are_disjoint
 from stator.aot.runtime.replay import is_flat, with_effects
-from stator.aot.runtime.shared_memory import OverlappingInputs, RunOverlapping
 from stator.base import counters, dumps, logs
 from stator.graph.fake.unknown_sizes import UnknownSizes
 from stator.graph.functionalization.functionalize import Keep
@@ -36,7 +35,6 @@ def compile_inference(
     *,
     keep: Keep,
     rewrite: Rewrite | None = None,
-    run_overlapping: RunOverlapping | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph of torch calls, or any callable; returns a callable with equal arguments and results.
 
@@ -45,8 +43,6 @@ def compile_inference(
 
     Where placeholders of `gm` have symbolic sizes, so has the functional graph; what is compiled then is right for all
     sizes for which the facts of their environment hold.
-
-    run_overlapping: see `shared_memory.CompileDisjoint`; by default `gm` runs eagerly.
 
     Raises Unsupported for what cannot be compiled, CompileError when tracing fails; run `gm` itself then.
     """
@@ -57,7 +53,7 @@ def compile_inference(
         traced, merged = _trace(gm, symbolic, captured, tensors, keep, unknown_sizes(gm, symbolic))
         if rewrite is not None:
             rewrite(traced.graph)
-    return compile_traced(gm, traced, example_inputs, tensors, captured, merged, compile_graph, run_overlapping)
+    return compile_traced(gm, traced, example_inputs, tensors, captured, merged, compile_graph)
 
 
 def compile_traced(
@@ -68,7 +64,6 @@ def compile_traced(
     captured: Sequence[torch.Tensor],
     merged: bool,
     compile_graph: CompileGraph,
-    run_overlapping: RunOverlapping | None = None,
 ) -> Callable[..., Any]:
     """Compile a traced graph, where autograd has nothing to record when it runs.
 
@@ -84,7 +79,7 @@ def compile_traced(
     if only_tensors and traced.is_plain and is_flat(traced):
         return inner
     run = with_effects(traced, inner)
-    return wrap(gm, traced, run, equalities_of(tensors) if merged else None, captured, run_overlapping)
+    return wrap(gm, traced, run, equalities_of(tensors) if merged else None, captured)
 
 
 def _trace(
@@ -101,13 +96,8 @@ def _trace(
         return traced, False
     traced = trace(gm, example_inputs, keep=keep, captured=captured, unknown=unknown, merge_equal=True)
     if not are_separate(traced, tensors, merged=True):
-        raise OverlappingInputs(writes_of(traced))
+        raise OverlappingInputs
     return traced, True
-
-
-def writes_of(traced: Traced) -> dict[int, int]:
-    """See `OverlappingInputs.written`."""
-    return {index: traced.announced.get(index, 0) for index, _ in traced.mutated}
 
 
 def writes_are_private(traced: Traced, tensors: Sequence[torch.Tensor], merged: bool = False) -> bool:
@@ -142,13 +132,12 @@ def wrap(
     run: Callable[[Sequence[torch.Tensor]], Any],
     equalities: list[int] | None,
     captured: Sequence[torch.Tensor],
-    run_overlapping: RunOverlapping | None = None,
 ) -> Callable[..., Any]:
     """Add captured tensors, drop Python numbers that are constants, and check that inputs lie and overlap as when they
     were traced.
 
     run: takes a value for each placeholder, returns the user's result. equalities: which inputs were identical, where
-    the graph relies on that. run_overlapping: see `shared_memory.CompileDisjoint`; by default `gm` runs eagerly.
+    the graph relies on that.
     """
     placed, numbers = tuple(captured), traced.numbers
 
@@ -174,35 +163,28 @@ def wrap(
 
     inner = call
     if traced.mutated or traced.layouts:
-        eagerly = _eagerly(gm)
-        inner = _checking_overlap(run_overlapping or eagerly, eagerly, traced, run_on, equalities, tensors_of)
+        inner = _checking_overlap(gm, traced, run_on, equalities, tensors_of)
     return call_in_place if traced.fixed_offsets else inner
 
 
-def _eagerly(gm: Callable[..., Any]) -> RunOverlapping:
-    def run(written: Mapping[int, int], args: Sequence[Any]) -> Any:
-        logs.warn_once(
-            "aot:overlapping-inputs",
-            "stator: inputs share memory in another way than when this graph was compiled; running it eagerly",
-        )
-        return gm(*args)
-
-    return run
-
-
 def _checking_overlap(
-    run_overlapping: RunOverlapping,
-    eagerly: RunOverlapping,
+    gm: Callable[..., Any],
     traced: Traced,
     run_on: Callable[[list[torch.Tensor], Sequence[Any]], Any],
     equalities: list[int] | None,
     tensors_of: Callable[[Sequence[Any]], list[torch.Tensor]],
 ) -> Callable[..., Any]:
-    """`run_on` the tensors of a call, where inputs overlap as when the graph was compiled; else `run_overlapping`."""
+    """`run_on` the tensors of a call, where inputs overlap as when the graph was compiled; else `gm`."""
     extents: InputSpans | None = None
-    written = writes_of(traced)
     placeholders = [node for node in traced.graph.graph.nodes if node.op == "placeholder"]
     varying = [at for at, node in enumerate(placeholders) if is_symbolic(node.meta["val"])]
+
+    def run_eagerly(*args: Any) -> Any:
+        logs.warn_once(
+            "aot:overlapping-inputs",
+            "stator: inputs share memory in another way than when this graph was compiled; running it eagerly",
+        )
+        return gm(*args)
 
     def call_checked(*args: Any) -> Any:
         nonlocal extents
@@ -211,12 +193,12 @@ def _checking_overlap(
             fitting = [at for at in varying if at < len(tensors)]  # numbers come last
             extents = InputSpans(tensors, (index for index, _ in traced.mutated), fitting)
         if traced.layouts and equalities_of(tensors) != (equalities or list(range(len(tensors)))):
-            return eagerly(written, args)  # more or fewer inputs change their layout
+            return run_eagerly(*args)  # more or fewer inputs change their layout
         if equalities is None and extents.are_disjoint(tensors):
             return run_on(tensors, args)
         same = equalities is None or equalities_of(tensors) == equalities
         if same and writes_are_private(traced, tensors, merged=equalities is not None):
             return run_on(tensors, args)
-        return run_overlapping(written, args)
+        return run_eagerly(*args)
 
     return call_checked

@@ -15,7 +15,6 @@ from torch import fx
 from stator.base.errors import Unsupported
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor, meta_of_real
 from stator.graph.fake.unknown_sizes import UnknownSizes
-from stator.graph.ir.aten_graph import PlainGraphModule
 from stator.graph.ir.size_bindings import SYMBOLIC, evaluated, symbolic_numbers
 from stator.prims.record import TensorMeta
 from stator.shapes.environment import Environment
@@ -72,19 +71,6 @@ def symbolic_placeholders(function: Callable[..., Any]) -> dict[int, Any]:
         elif type(example) is torch.SymInt and _environment((example,)) is not None:
             found[position] = example
     return found
-
-
-def without_symbols(gm: fx.GraphModule) -> fx.GraphModule:
-    """A copy of a graph whose inputs have fixed sizes."""
-    symbolic = symbolic_placeholders(gm)
-    graph = fx.Graph()
-    graph.output(graph.graph_copy(gm.graph, {}))
-    for position, node in enumerate(graph.nodes):
-        if position in symbolic:
-            del node.meta["example_value"]
-    made = PlainGraphModule(gm, graph)
-    made.meta.update(gm.meta)
-    return made
 
 
 def _with_symbols(mode: FakeMode, given: Any, example: Any) -> Any:
