@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -154,13 +155,34 @@ def test_vision_models_agree_with_eager(name: str, backward: bool) -> None:
 
 
 @pytest.mark.parametrize("backward", (False, True), ids=("inference", "training"))
-@pytest.mark.parametrize("options", ({}, {"bidirectional": True}, {"num_layers": 2}), ids=str)
-@pytest.mark.parametrize("layer", (torch.nn.GRU, torch.nn.RNN))
-def test_steps_of_recurrent_layers_agree_with_eager(layer: Any, options: dict[str, Any], backward: bool) -> None:
+@pytest.mark.parametrize(
+    ("layer", "options"),
+    [
+        *itertools.product(
+            (torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN), ({}, {"bidirectional": True}, {"num_layers": 2})
+        ),
+        (torch.nn.LSTM, {"proj_size": 4}),
+    ],
+    ids=str,
+)
+def test_recurrent_layers_agree_with_eager(layer: Any, options: dict[str, Any], backward: bool) -> None:
     module = layer(6, 8, batch_first=True, **options)
     found = stator.memory(module, TensorSpec(("batch", "seq", 6)), backward=backward)
     for batch, seq in ((2, 5), (3, 7), (4, 20), (1, 1), (5, 3)):
         assert found.at(batch=batch, seq=seq).peak == measured(module, (torch.randn(batch, seq, 6),), {}, backward)
+
+
+def test_the_report_names_layers_that_only_sizes_tell() -> None:
+    class Tagger(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tagger = torch.nn.LSTM(6, 8)
+
+        def forward(self, x):
+            return self.tagger(x)[0].relu()
+
+    found = stator.memory(Tagger(), TensorSpec(("seq", "batch", 6)))
+    assert "counted by at() alone: memory inside of the lstm in tagger, File" in str(found)
 
 
 def test_parameters_buffers_and_inputs_count_apart() -> None:

@@ -64,7 +64,9 @@ class _Usage:
     parameters: int = 0
     buffers: int = 0
     peaks: list[_Peak] = field(default_factory=list)
-    whole_layers: bool = False  # a GRU or plain recurrent layer was one operator, unlike in eager
+    whole_layers: dict[str, None] = field(
+        default_factory=dict
+    )  # recurrent layers that are one operator, unlike in eager
 
     @property
     def peak(self) -> Any:
@@ -113,8 +115,8 @@ class MemoryUse:
 
     @property
     def peak(self) -> Any:
-        """The most that tensors made by the call take at once, its results included. Of a recurrent layer, what
-        enters and leaves it counts; `at` follows its steps."""
+        """The most that tensors made by the call take at once, its results included. Of recurrent layers, their
+        arguments and results count alone; `at` knows the rest."""
         return self._usage.peak
 
     @property
@@ -143,8 +145,8 @@ class MemoryUse:
         return [text_of(condition) for condition, _ in conditions_of(self._pieces.first())]
 
     def at(self, **sizes: int) -> MemoryAtSizes:
-        """The memory at these sizes, 0 and 1 among them. Follows each step of GRUs and plain recurrent layers. Truths
-        of data (data_1, ...) are false unless given.
+        """The memory at these sizes, 0 and 1 among them. Follows the steps of recurrent layers, and asks oneDNN
+        what it saves for a backward, by a call at these sizes. Truths of data (data_1, ...) are false unless given.
 
         Raises UsageError for a missing name, and ProgramError if the program fails at these sizes.
         """
@@ -165,15 +167,15 @@ class MemoryUse:
 
     def __str__(self) -> str:
         where = f", if {' and '.join(self.conditions)}" if self.conditions else ""
-        return "\n".join(
-            [
-                f"bytes{where}",
-                f"  inputs: {self.inputs}",
-                f"  parameters: {self.parameters}",
-                f"  buffers: {self.buffers}",
-                f"  allocated at the peak: {self.peak}",
-            ]
-        )
+        lines = [
+            f"bytes{where}",
+            f"  inputs: {self.inputs}",
+            f"  parameters: {self.parameters}",
+            f"  buffers: {self.buffers}",
+            f"  allocated at the peak: {self.peak}",
+        ]
+        lines += [f"  counted by at() alone: memory inside of {layer}" for layer in self._usage.whole_layers]
+        return "\n".join(lines)
 
 
 def memory(
@@ -196,12 +198,13 @@ def memory(
     def observe(mode: SymbolicMode, program: Program) -> Any:
         return _Following(mode, program, backward)
 
-    def observe_steps(mode: SymbolicMode, program: Program) -> Any:
+    def observe_layers(mode: SymbolicMode, program: Program) -> Any:
         mode.eager_layers = True
         return _Following(mode, program, backward)
 
-    pieces = (Pieces(program, observer, gradients=backward) for observer in (observe, observe_steps))
-    found = MemoryUse(*pieces)
+    found = MemoryUse(
+        Pieces(program, observe, gradients=backward), Pieces(program, observe_layers, gradients=backward, fixed=True)
+    )
     found._pieces.first()
     return found
 
@@ -238,7 +241,8 @@ class _Following:
 
     def follow(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         origin = self.origins.of_this_operator()
-        self.usage.whole_layers |= func is recurrent_layer and args[0] != "lstm"
+        if func is recurrent_layer:
+            self.usage.whole_layers[str(Allocation(0, f"the {args[0]}", *origin))] = None
         if func in _LIFTS:
             self.made.add(id(args[0]))
         for fake in flat_tensors(result):

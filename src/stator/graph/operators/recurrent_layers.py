@@ -5,21 +5,25 @@ ATen would unroll the layers over the steps of a sequence, or call oneDNN with a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from stator.base.errors import Unsupported
-from stator.graph.fake.fake_mode import COMPOSITE, FakeMode, FakeTensor, specials
+from stator.graph.fake.fake_mode import COMPOSITE, FakeMode, FakeTensor, meta_of_real, specials
+from stator.prims.layout import contiguous_strides
+from stator.prims.onednn import onednn_enabled
 from stator.prims.operators.recurrent_layer import (
     LIBRARY,
     recurrent_layer,
     recurrent_layer_backward,
     runs_in_onednn,
 )
+from stator.prims.record import TensorMeta
 
 from .data_dependent_functions import stand_ins
 
@@ -72,7 +76,8 @@ def _whole(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(args[1] if packed else kwargs.get("batch_sizes"), FakeTensor):
             # C++ reads the memory of the batch sizes without a check if the number of steps is a symbol
             raise Unsupported("data-dependent-value", f"{kind} reads the batch sizes of a packed sequence")
-        if kwargs or packed or len(args) != 9:
+        eagerly = getattr(_get_current_dispatch_mode(), "eager_layers", False)
+        if eagerly or kwargs or packed or len(args) != 9:
             return original(*args, **kwargs)
         states = list(args[1]) if kind == "lstm" else [args[1]]
         if not _is_understood(kind, args[0], states, args[2], args[3], args[4], args[7]):
@@ -149,8 +154,9 @@ def _layer(
     options: tuple[Any, ...], input: torch.Tensor, states: list[torch.Tensor], weights: Sequence[torch.Tensor]
 ) -> Sequence[torch.Tensor]:
     kind, biases, bidirectional, exact, autocast = options
-    by_steps = kind != "lstm" and getattr(_get_current_dispatch_mode(), "eager_layers", False)
-    if by_steps or (input.shape[0] <= _FEW_STEPS and not (kind == "lstm" and runs_in_onednn(input, states))):
+    # ATen asks for the number of elements before it calls oneDNN, which fails for symbols
+    asks = kind == "lstm" and input.dtype in (torch.float32, torch.bfloat16) and onednn_enabled()
+    if input.shape[0] <= _FEW_STEPS and not asks:
         first: Any = states if kind == "lstm" else states[0]
         return _composite(kind)(input, first, list(weights), biases, 1, 0.0, False, bidirectional, False)
     tensors = [input, *states, *weights]
@@ -161,7 +167,7 @@ def _layer(
 
 def _composite(kind: str) -> Callable[..., Any]:
     """ATen's own decomposition."""
-    return partial(getattr(aten, kind).input._op_dk, COMPOSITE)
+    return functools.partial(getattr(aten, kind).input._op_dk, COMPOSITE)
 
 
 def _below_autograd(kind: str) -> None:
@@ -178,6 +184,35 @@ for _kind in LIBRARY:
     _below_autograd(_kind)
 
 
-@specials.register(aten.mkldnn_rnn_layer.default)
-def _onednn_layer(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    raise Unsupported("recurrent-layer", "only oneDNN knows the size of what its recurrent layers save")
+def _in_onednn(operator: OpOverload) -> None:
+    @specials.register(operator)
+    def layer(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not mode.eager_layers:
+            raise Unsupported("recurrent-layer", "only oneDNN knows the size of what its recurrent layers save")
+        layouts = _layouts_by_onednn(operator, torch.is_grad_enabled(), tuple(map(_at_sizes, args)))
+        return tuple(None if layout is None else mode.make(layout) for layout in layouts)
+
+
+def _at_sizes(value: Any) -> Any:
+    """An argument, hashable: of a tensor its layout, in numbers."""
+    if isinstance(value, FakeTensor):
+        shape = tuple(value.shape)
+        return TensorMeta(shape, contiguous_strides(shape), value.dtype, value.device)
+    return tuple(value) if isinstance(value, list) else value
+
+
+@functools.lru_cache(maxsize=64)
+def _layouts_by_onednn(operator: OpOverload, training: bool, args: tuple[Any, ...]) -> list[TensorMeta | None]:
+    """The results of oneDNN's layer or its backward at these sizes, from a call with zeros: nothing else tells the size
+    of its workspace."""
+    with torch._C._DisableTorchDispatch(), torch.set_grad_enabled(training):
+        given = [
+            torch.zeros(one.shape, dtype=one.dtype, device=one.device) if isinstance(one, TensorMeta) else one
+            for one in args
+        ]
+        found = operator(*given)
+    return [None if one is None else meta_of_real(one) for one in found]
+
+
+for _operator in (aten.mkldnn_rnn_layer.default, aten.mkldnn_rnn_layer_backward.default):
+    _in_onednn(_operator)

@@ -25,13 +25,14 @@ class ProgramError(StatorError):
 class Pieces:
     """The runs of a program that one observer has watched.
 
-    most: how many runs may look for sizes that the program accepts.
+    most: how many runs may look for sizes that the program accepts. fixed: each run has numbers in place of symbols.
     """
 
     program: Program
     observer: Observer
     gradients: bool
     most: int = 16
+    fixed: bool = False
     _runs: list[Run] = field(default_factory=list)
 
     def first(self) -> Run:
@@ -49,10 +50,12 @@ class Pieces:
         missing = self.program.inputs.dims.keys() - values.keys()
         if missing:
             raise UsageError(f"no value for {', '.join(sorted(missing))}")
-        for run in (self.first(), *self._runs[1:]):
+        if not self.fixed:
+            self.first()
+        for run in self._runs:
             if _holds(run, values):
                 return run
-        run = self.program.run(values, observer=self.observer, gradients=self.gradients)
+        run = self.program.run(values, observer=self.observer, gradients=self.gradients, fixed=self.fixed)
         if run.failure is not None:
             raise ProgramError(_report(run))
         self._runs.append(run)
