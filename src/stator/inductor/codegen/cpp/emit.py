@@ -57,7 +57,7 @@ class Emitter:
         self.slot = ""  # the index of the current accumulator, where a value has several
         self.width = 1  # the number of accumulators for each value
         self.part_depth = part_depth(kernel, order)
-        self.in_part: frozenset[int] = frozenset()  # sums that currently go to a partial accumulator
+        self.prefixes: Mapping[int, str] = {}  # of the names of the current accumulators, where they are partial
         self.owned = None if order.vector is None or not may_suit_threads(self.kernel) else row_of_sums(kernel)
         self.columns = plan_columns(kernel, order, self.plan, may_suit_threads(self.kernel))
         self.scans_columns = scans_columns(kernel, order, self.plan)
@@ -573,11 +573,11 @@ class Emitter:
         operand = self.operand(source, wide)
         if wide and self.lanes_reduced():
             operand = of_valid_lanes(self, operand, kind, self.dtype(source))
-        part = "part_" if position in self.in_part else ""
-        accumulator = f"{part}a{position}{self.slot}"
+        prefix = self.prefixes.get(position, "")
+        accumulator = f"{prefix}a{position}{self.slot}"
         if kind.startswith("arg"):
             at = self.element_position(position, self._inner_position())
-            self.line(f"update_{kind}({accumulator}, {part}p{position}{self.slot}, {operand}, {at});")
+            self.line(f"update_{kind}({accumulator}, {prefix}p{position}{self.slot}, {operand}, {at});")
         else:
             self.line(f"{accumulator} = {COMBINE[kind]}({accumulator}, {operand});")
 

@@ -5,7 +5,7 @@ with the number of terms. Decides where parts begin, and prints them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Protocol
 
@@ -33,7 +33,7 @@ class PartialSumContext(Protocol):
     order: LoopOrder
     columns: ColumnPlan | None
     part_depth: int | None
-    in_part: frozenset[int]
+    prefixes: Mapping[int, str]
     bounds: tuple[int, str, str] | None
     slot: str
     width: int
@@ -129,9 +129,9 @@ def _level(printer: PartialSumContext, sums: list[int]) -> Iterator[None]:
 
 def _one_part(printer: PartialSumContext, sums: list[int], run: Callable[[], None]) -> None:
     _declare(printer, sums, "part_a")
-    printer.in_part = frozenset(sums)
+    printer.prefixes = dict.fromkeys(sums, "part_")
     run()
-    printer.in_part = frozenset()
+    printer.prefixes = {}
     with _each(printer):
         for position in sums:
             printer.line(f"a{position}{printer.slot} = a{position}{printer.slot} + part_a{position}{printer.slot};")

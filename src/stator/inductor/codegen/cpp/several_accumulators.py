@@ -1,21 +1,27 @@
-"""Maxima and minima of long rows in several accumulators, since a step of one accumulator waits for its last step.
-Sums stay in one accumulator here, because their bits depend on the order."""
+"""Sums, maxima and minima of long rows in several accumulators, since a step of one accumulator waits for its last
+step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+import torch
+
 from stator.inductor.codegen.kernel import Kernel
+from stator.inductor.loops.vocabulary import HEAVY
 
 from .column_plan import ColumnPlan
 from .phases import Phase
-from .types import KIND, VECTOR
+from .types import KIND, VECTOR, identity
 from .vectorize import LoopOrder
 
 _COUNT = 4
+_LANES = 16  # assumed by the estimates; the text itself works for any number
 _LEAST = 128  # elements of a row: two steps of 16 lanes for each accumulator
+_MOST_OPERATIONS = 8  # of an iteration: more take as long as a step of one accumulator waits
+_KINDS = {"sum", "max", "min", "argmax", "argmin"}
 
 
 class AccumulatorContext(Protocol):
@@ -24,7 +30,7 @@ class AccumulatorContext(Protocol):
     kernel: Kernel
     order: LoopOrder
     columns: ColumnPlan | None
-    in_part: frozenset[int]
+    prefixes: Mapping[int, str]
     bounds: tuple[int, str, str] | None
     slot: str
 
@@ -37,42 +43,63 @@ class AccumulatorContext(Protocol):
 def emit_with_several(
     printer: AccumulatorContext, depth: int, phase: Phase, run: Callable[[], None], body: Callable[[], None]
 ) -> None:
-    """Emit the inner loop at `depth` by `run`. `body` prints one of its iterations. A long innermost loop of maxima and
-    minima along the lanes begins with steps of several vectors."""
+    """Emit the inner loop at `depth` by `run`. `body` prints one of its iterations. A long innermost loop of reductions
+    along the lanes begins with steps of several vectors."""
     kernel, inner = printer.kernel, printer.order.inner
     loop = inner[depth]
-    kinds = {kernel.values[position].args[0] for position in phase.reduces}
-    suits = bool(kinds) and kinds <= {"max", "min", "argmax", "argmin"} and not phase.keeps and printer.columns is None
-    if not suits or depth != len(inner) - 1 or loop != printer.order.vector or kernel.typical[loop] < _LEAST:
+    if depth != len(inner) - 1 or loop != printer.order.vector or not _suits(printer, phase, loop):
         run()
         return
-    name, before = kernel.loops[loop].name, printer.bounds
-    first, last = before[1:] if before is not None and before[0] == loop else ("0", kernel.size(loop))
+    name, bounds, outer = kernel.loops[loop].name, printer.bounds, printer.prefixes
+    size = kernel.bound(loop) if kernel.fills_lanes(loop) else kernel.size(loop)
+    first, last = bounds[1:] if bounds is not None and bounds[0] == loop else ("0", size)
     step, rest = f"({_COUNT} * LANES)", f"{name}_rest"
     with printer.block(""):
         for position in phase.reduces:
-            register = VECTOR[KIND[kernel.values[kernel.values[position].args[1].position].dtype]]
-            printer.line(f"{register} part_a{position}[] = {{{', '.join([f'a{position}'] * _COUNT)}}};")
-            if kernel.values[position].args[0].startswith("arg"):
+            kind, prefix = kernel.values[position].args[0], outer.get(position, "")
+            register = VECTOR[KIND[_dtype(kernel, position)]]
+            begin = f"splat({identity('sum', _dtype(kernel, position))})" if kind == "sum" else f"{prefix}a{position}"
+            printer.line(f"{register} some_a{position}[] = {{{', '.join([begin] * _COUNT)}}};")
+            if kind.startswith("arg"):
                 register = printer.position_register(position)
-                printer.line(f"{register} part_p{position}[] = {{{', '.join([f'p{position}'] * _COUNT)}}};")
+                printer.line(f"{register} some_p{position}[] = {{{', '.join([f'p{position}'] * _COUNT)}}};")
         printer.line(f"const int64_t {rest} = {first} + ({last} - {first}) / {step} * {step};")
         with printer.block(f"for (int64_t {name}_block = {first}; {name}_block < {rest}; {name}_block += {step})"):
             printer.line(f"#pragma GCC unroll {_COUNT}")
             with printer.block(
                 f"for (int b = 0; b < {_COUNT}; ++b)", f"const int64_t {name} = {name}_block + b * LANES;"
             ):
-                printer.in_part, printer.slot = frozenset(phase.reduces), "[b]"
+                printer.prefixes, printer.slot = dict.fromkeys(phase.reduces, "some_"), "[b]"
                 body()
-                printer.in_part, printer.slot = frozenset(), ""
+                printer.prefixes, printer.slot = outer, ""
         for position in phase.reduces:
-            kind = kernel.values[position].args[0]
+            kind, prefix = kernel.values[position].args[0], outer.get(position, "")
             for at in range(_COUNT):
-                part = f"part_a{position}[{at}]"
+                part = f"some_a{position}[{at}]"
                 if kind.startswith("arg"):
-                    printer.line(f"merge_{kind}(a{position}, p{position}, {part}, part_p{position}[{at}]);")
+                    printer.line(f"merge_{kind}(a{position}, p{position}, {part}, some_p{position}[{at}]);")
                 else:
-                    printer.line(f"a{position} = {printer.combining(kind)}(a{position}, {part});")
+                    total = f"{prefix}a{position}"
+                    printer.line(f"{total} = {printer.combining(kind)}({total}, {part});")
+        if bounds is None and kernel.knowledge.divides(_COUNT * _LANES, kernel.sizes[loop]):
+            return
         printer.bounds = (loop, rest, last)
         run()
-        printer.bounds = before
+        printer.bounds = bounds
+
+
+def _suits(printer: AccumulatorContext, phase: Phase, loop: int) -> bool:
+    kernel = printer.kernel
+    reduces = [kernel.values[position] for position in phase.reduces]
+    if not reduces or printer.columns is not None or kernel.typical[loop] < _LEAST:
+        return False
+    if phase.keeps or phase.stores or not all(value.args[0] in _KINDS for value in reduces):
+        return False
+    varying = [kernel.values[at] for at in phase.values if kernel.values[at].loops & (1 << loop)]
+    operations = [value for value in varying if value.name != "load"]
+    return len(operations) <= _MOST_OPERATIONS and not any(value.name in HEAVY for value in operations)
+
+
+def _dtype(kernel: Kernel, position: int) -> torch.dtype:
+    """Of the accumulator of a reduction."""
+    return kernel.values[kernel.values[position].args[1].position].dtype
