@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from stator.base import counters, logs
 from stator.base.errors import MissingToolchain, StatorError, WrongAssumption
@@ -144,71 +143,25 @@ class PieceVersions:
 
 
 def _compiled_or_eager(part: GraphPiece, args: Sequence[Any], compile_part: CompileWhole) -> Callable[..., Any]:
-    flat, module = _with_flat_inputs(part.module, args)
+    for placeholder, value in zip(part.module.graph.find_nodes(op="placeholder"), args, strict=True):
+        if type(value) is float:
+            placeholder.meta.setdefault("number", True)  # it may change
     with state_put_back():
         try:
-            compiled = compile_part(module, flat)
+            return compile_part(part.module, args)
         except (MissingToolchain, WrongAssumption):
             raise
         except StatorError as error:
             counters.count("aot_split:eager")
             logs.warn_once(f"aot:split:{error}", f"stator: a part of a graph runs eagerly. {error}")
             return part.run
-    if not _nested(args):
-        return compiled
-    return lambda *values: compiled(*pytree.tree_leaves(list(values)))
-
-
-def _nested(args: Sequence[Any]) -> bool:
-    return any(isinstance(value, (tuple, list, dict)) for value in args)
-
-
-def _with_flat_inputs(module: fx.GraphModule, args: Sequence[Any]) -> tuple[list[Any], fx.GraphModule]:
-    """The inputs with tuples and lists flattened, and a graph that takes them, in which floats may change."""
-    if not any(isinstance(value, (tuple, list, float)) for value in args):
-        return list(args), module
-    graph = fx.Graph()
-    remaining = iter(args)
-    flat: list[Any] = []
-    copies: dict[fx.Node, Any] = {}
-    for node in module.graph.nodes:
-        if node.op == "placeholder":
-            value = next(remaining)
-            if not isinstance(value, (tuple, list)):
-                copies[node] = graph.node_copy(node)
-                if type(value) is float:
-                    copies[node].meta.setdefault("number", True)
-                flat.append(value)
-                continue
-            leaves = pytree.tree_leaves(value)
-            copies[node] = _refilled(value, iter([graph.placeholder(f"{node.name}_{at}") for at in range(len(leaves))]))
-            flat += leaves
-        elif node.op == "output":
-            graph.output(fx.map_arg(node.args[0], copies.__getitem__))
-        else:
-            args_of_node = fx.map_arg(node.args, copies.__getitem__)
-            kwargs_of_node = fx.map_arg(node.kwargs, copies.__getitem__)
-            copies[node] = graph.create_node(node.op, node.target, args_of_node, kwargs_of_node, node.name)
-            copies[node].meta.update(node.meta)
-    made = PlainGraphModule(module, graph)
-    made.meta.update(module.meta)
-    return flat, made
-
-
-def _refilled(value: Any, leaves: Iterator[Any]) -> Any:
-    """The structure of `value`, as plain tuples and lists, with other leaves."""
-    if isinstance(value, (tuple, list)):
-        kind = list if isinstance(value, list) else tuple
-        return kind([_refilled(item, leaves) for item in value])
-    return next(leaves)
 
 
 def _layouts(args: Sequence[Any]) -> Any:
     """All facts of the inputs that compiled code relies on; None for inputs that cannot be compiled."""
-    nested = _nested(args)
     tensors: list[torch.Tensor] = []
-    key: list[Any] = [torch.is_grad_enabled(), str(pytree.tree_structure(list(args))) if nested else None]
-    for value in pytree.tree_leaves(list(args)) if nested else args:
+    key: list[Any] = [torch.is_grad_enabled()]
+    for value in args:
         kind = type(value)
         if kind is torch.Tensor or kind is torch.nn.Parameter:
             if value.layout is not torch.strided:
