@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-from .instruction import Handler, Instruction, Position, leads_back
+from .instruction import Handler, Instruction, leads_back
 from .version import BINARY_SYMBOLS, CACHES, COMPARE_SYMBOLS, OPERAND_KINDS, VERSION
 
 _EXTENDED_ARG = opcode.opmap["EXTENDED_ARG"]
@@ -45,7 +45,7 @@ def decode(code: CodeType) -> list[Instruction]:
             unit += 1
             continue
         instruction, meaning = _plain(number, operand, tables)
-        instruction.position = Position(*positions[unit])
+        instruction.position = positions[unit]
         instruction.index = len(instructions)
         end = unit + 1 + CACHES[number]
         if meaning == "jump":

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
+# The place of an instruction in the source file: line, end line, column, end column; None where the compiler recorded
+# nothing. A plain tuple of numbers, unlike an object of a class, is none that the garbage collector visits.
+Position = tuple[int | None, int | None, int | None, int | None]
 
-class Position(NamedTuple):
-    """The place of an instruction in the source file; None where the compiler recorded nothing."""
-
-    line: int | None = None
-    end_line: int | None = None
-    column: int | None = None
-    end_column: int | None = None
-
-
-NOWHERE = Position()
+NOWHERE: Position = (None, None, None, None)
 
 
 @dataclass(eq=False, slots=True)
@@ -55,7 +49,7 @@ class Instruction:
 
     @property
     def line(self) -> int | None:
-        return self.position.line
+        return self.position[0]
 
     def copy(self) -> Instruction:
         """A copy with shared `target` and `handler`, which the caller may redirect."""

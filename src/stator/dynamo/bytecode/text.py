@@ -16,7 +16,7 @@ def instructions_text(instructions: Sequence[Instruction]) -> str:
     lines = []
     previous: int | None = None
     for index, instruction in enumerate(instructions):
-        line = instruction.position.line
+        line = instruction.line
         shown = "" if line is None or line == previous else str(line)
         previous = line if line is not None else previous
         mark = ">>" if id(instruction) in targets else "  "

@@ -96,7 +96,7 @@ class BreakWriter:
         if main.opname in CALL_OPERANDS or main.opname in NO_WAY_ON:
             return False
         place = self.exit.reason.place
-        line = self.original[self.exit.index].position.line
+        line = self.original[self.exit.index].line
         broke_in_a_call = (place.filename, place.line) != (self.writer.code.co_filename, line)
         return broke_in_a_call or main.target is None or main.opname == "FOR_ITER"
 

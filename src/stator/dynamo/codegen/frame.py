@@ -8,7 +8,7 @@ from types import CodeType
 from typing import Any
 
 from stator.base.errors import CompileError
-from stator.dynamo.bytecode import BytecodeError, Position, assemble
+from stator.dynamo.bytecode import BytecodeError, assemble
 from stator.dynamo.ir.capture_result import Break, CapturedFrame, Return
 from stator.dynamo.ir.reconstruct_ir import FrameCell, GraphOutput
 from stator.dynamo.ir.resume import closure_of, resumption_of, take_cells
@@ -91,7 +91,7 @@ def _break_writer(
 
 def _prologue(writer: Writer) -> None:
     code, builder = writer.code, writer.builder
-    builder.position = Position(code.co_firstlineno, code.co_firstlineno, 0, 0)
+    builder.position = (code.co_firstlineno, code.co_firstlineno, 0, 0)
     writer.made_cells = _cells_needed(writer)
     for name in writer.made_cells:
         builder.make_cell(name)

@@ -76,6 +76,7 @@ class FrameCapture:
         self.classes = ClassAttributes(self.wrap)
         self.identities = Identities(self)
         self.frames: list[Frame] = []
+        self.places: dict[tuple[str, int, str], UserPlace] = {}  # of all nodes: one object for a line
         self.owned_arguments: dict[str, Value] = {}  # arguments that may alone keep an object alive
         self.handled: list[Value] = []  # exceptions being handled, innermost last
         self.mutations = MutationLog()

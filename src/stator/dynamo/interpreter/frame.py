@@ -241,7 +241,9 @@ class Frame(CaptureState):
         the instruction before it."""
         code = self.program.code
         lines = (self.program.instructions[index].line for index in range(self.now, -1, -1))
-        return UserPlace(code.co_filename, next(filter(None, lines), code.co_firstlineno), self.name)
+        line = next(filter(None, lines), code.co_firstlineno)
+        key = code.co_filename, line, self.name
+        return self.context.places.get(key) or self.context.places.setdefault(key, UserPlace(*key))
 
     def waits_in_try(self) -> bool:
         """Whether closing a generator, which waits at a yield in this frame, runs code of the user: a `finally`, the

@@ -193,6 +193,7 @@ class CaptureContext(Protocol):
     numbers: dict[Any, Any]
     outer_steps: list[int]
     overlays: list[Any]
+    places: dict[tuple[str, int, str], UserPlace]
     real_cells: dict[int, Any]
     recorder: Any
     relies_on_error_modes: Any

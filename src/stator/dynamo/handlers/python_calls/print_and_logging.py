@@ -218,4 +218,4 @@ def _place(context: CaptureContext, level: int) -> _Place | None:
 def _line(program: PreparedCode, index: int) -> tuple[str, int, str]:
     """The file, line and function of an instruction."""
     code = program.code
-    return code.co_filename, program.instructions[index].position.line or code.co_firstlineno, code.co_name
+    return code.co_filename, program.instructions[index].line or code.co_firstlineno, code.co_name
