@@ -156,11 +156,12 @@ class _Grid:
         return normal_quantile(self.values[op.args[0].position])  # type: ignore[union-attr]
 
     def _indirect(self, op: Op) -> torch.Tensor:
-        value, size, check = op.args
+        value, size, check, wraps = op.args
         at = self.values[value.position].long()  # type: ignore[union-attr]
-        if check and at.numel() and (at.min() < -size or at.max() >= size):  # type: ignore[operator]
+        least = -size if wraps else 0  # type: ignore[operator]
+        if check and at.numel() and (at.min() < least or at.max() >= size):  # type: ignore[operator]
             raise IndexError(f"index out of range for size {size}")
-        return torch.where(at < 0, at + size, at)
+        return torch.where(at < 0, at + size, at) if wraps else at
 
 
 def _checked(at: torch.Tensor, size: int, buffer: object) -> torch.Tensor:

@@ -95,3 +95,26 @@ def test_an_index_that_no_address_contains_is_checked(name, dynamic):
     for wrong in (torch.tensor([4, 7]), torch.tensor([-7, 4])):
         with pytest.raises((IndexError, RuntimeError)):
             compiled(x, wrong)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+@pytest.mark.parametrize("where", [0, 3, 17, 36])
+@pytest.mark.parametrize("bad", [-1, -37, 37, 2**31 - 1])
+def test_positions_are_not_counted_from_the_end(dtype: torch.dtype, where: int, bad: int) -> None:
+    """Of embeddings, selections, gathers and scatters: in whole vectors and in the rest."""
+    table, at = torch.randn(37, 5), torch.randint(37, (37,)).to(dtype)
+    at[where] = bad
+    wide = at.long()[:, None].expand(37, 5)
+    functions = [
+        lambda: torch.nn.functional.embedding(at, table),
+        lambda: table.index_select(0, at),
+        lambda: table.gather(0, wide),
+        lambda: table.T.contiguous().gather(1, wide.T),
+        lambda: table.scatter(0, wide, table),
+        lambda: table.scatter_add(0, wide, table),
+    ]
+    for function in functions:
+        with pytest.raises((IndexError, RuntimeError), match="out of"):
+            function()
+        with pytest.raises((IndexError, RuntimeError), match="out of"):
+            stator.compile(function)()

@@ -47,8 +47,9 @@ class Op:
       welford(value: Ref) -> use get(Ref, 0|1|2) for mean, m2 (sum of squared deviations), count
       get(Ref, int)                              component of a multi-valued result
       constant(value, dtype), index_value(IndexRef, dtype), to_dtype(Ref, dtype), bitcast(Ref, dtype)
-      indirect(Ref, size: int or Expr, check: bool) -> the value as an index, which index expressions contain as the
-          Symbol "indirect{position}"; negatives wrap by `size`, out-of-range values are an IndexError when `check`
+      indirect(Ref, size: int or Expr, check: bool, wraps: bool) -> the value as an index, which index expressions
+          contain as the Symbol "indirect{position}"; negatives wrap by `size` when `wraps`, values out of range (all
+          negatives unless `wraps`) are an IndexError when `check`
       random(seed: Ref, stream: Ref, draw: int, IndexRef)   seed and stream: int64, equal in all iterations
       normal(bits: Ref)
       everything else: elementwise on Refs (add, mul, where, exp, ...)

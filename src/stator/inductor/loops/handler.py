@@ -185,11 +185,11 @@ class LoopRecorder:
         finally:
             self.mask = outer
 
-    def indirect(self, value: Ref, size: ExprLike, check: bool = True) -> Expr:
+    def indirect(self, value: Ref, size: ExprLike, check: bool = True, wraps: bool = True) -> Expr:
         """The value as an index: a Symbol with the range [0, size), or the index expression behind the value."""
         operation = self.ops[value.position]
-        if operation.name == "constant" and self._lies_within(operation.args[0], size):
-            number: Any = operation.args[0]
+        number: Any = operation.args[0] if operation.name == "constant" else None
+        if number is not None and (wraps or number >= 0) and self._lies_within(number, size):
             return as_expr(number if number >= 0 else number + size)
         if operation.name == "index_value":
             expr = self.indices[operation.args[0].position]  # type: ignore[union-attr]
@@ -198,7 +198,7 @@ class LoopRecorder:
         if self.mask is not None:
             # The bounds check must not fail for masked-off lanes.
             value = self.elementwise("where", self.mask, value, self.constant(0, self.dtype(value)))
-        result = self._append(INDIRECT, (value, size, check), torch.int64)
+        result = self._append(INDIRECT, (value, size, check, wraps), torch.int64)
         symbol = Symbol(f"{INDIRECT}{result.position}")
         if check and symbol not in self.ranges:
             self._unused_checks[symbol] = result.position

@@ -114,7 +114,7 @@ constant     2 special any  constant(number, dtype)
 index_value  2 special any  index_value(index, dtype): an index expression as a number
 to_dtype     2 special any  to_dtype(value, dtype)
 bitcast      2 special any  bitcast(value, dtype): same bits, same width
-indirect     3 special int  indirect(value, size, check): the value as an index
+indirect     4 special int  indirect(value, size, check, wraps): the value as an index
 random       4 special int  random(seed, stream, draw, index): 32 random bits (int32), see prims/operators/random.py
 normal       1 special int  standard normal number from random bits: int32 gives float32, int64 gives float64
 """

@@ -649,7 +649,8 @@ template <class P, class S> INLINE void add_shared(P *p, S v, bool alone) {
 }
 
 // ---- indices that come from tensors ----------------------------------------------------------------------------------------
-// Python's negative indices wrap; one that is out of range is reported (kernel_abi.md) and replaced by 0.
+// Python's negative indices wrap. An index that is out of range is reported (kernel_abi.md) and replaced by 0: check_index
+// takes negative ones, check_position does not.
 INLINE int64_t wrap_index(int64_t i, int64_t size) { return i < 0 ? i + size : i; }
 static __attribute__((noinline, cold)) void report_index(int64_t i, int64_t size, int64_t *error) {
 #pragma omp critical(index_error)
@@ -659,41 +660,45 @@ static __attribute__((noinline, cold)) void report_index(int64_t i, int64_t size
         error[0] = 1;
     }
 }
-INLINE int64_t check_index(int64_t i, int64_t size, int64_t *error) {
-    if (__builtin_expect(i < -size || i >= size, 0)) {
-        report_index(i, size, error);
-        return 0;
-    }
-    return wrap_index(i, size);
+INLINE int64_t check_range(int64_t i, int64_t least, int64_t size, int64_t *error) {
+    if (__builtin_expect(i >= least && i < size, 1)) return i;
+    report_index(i, size, error);
+    return 0;
 }
 INLINE vi64 wrap_index(vi64 i, int64_t size) {
     return {i.lo < 0 ? i.lo + size : i.lo, i.hi < 0 ? i.hi + size : i.hi};
 }
 // in halves, because a pair that such a call takes or returns lies in memory on the good way, too
-static __attribute__((noinline, cold)) half_i64 replace_bad_indices(half_i64 i, int64_t size, int64_t *error, int n) {
-    for (int k = 0; k < HALF && k < n; ++k)
-        if (i[k] < -size || i[k] >= size) {
-            report_index(i[k], size, error);
-            i[k] = 0;
-        }
+static __attribute__((noinline, cold)) half_i64 replace_bad_indices(
+    half_i64 i, int64_t least, int64_t size, int64_t *error, int n
+) {
+    for (int k = 0; k < HALF && k < n; ++k) i[k] = check_range(i[k], least, size, error);
     return i;
 }
-INLINE vi64 check_index(vi64 i, int64_t size, int64_t *error, int n) {
+INLINE vi64 check_range(vi64 i, int64_t least, int64_t size, int64_t *error, int n) {
     typedef uint64_t half_u64 __attribute__((vector_size(4 * LANES), may_alias));
-    half_u64 bound = half_u64{} + 2 * (uint64_t)size;  // -size <= i < size, as one comparison without signs
+    half_u64 bound = half_u64{} + (uint64_t)(size - least);  // least <= i < size, as one comparison without signs
     half_i64 lo = i.lo, hi = i.hi;
-    half_i64 bad = ((half_u64)(lo + size) >= bound) | ((half_u64)(hi + size) >= bound);
+    half_i64 bad = ((half_u64)(lo - least) >= bound) | ((half_u64)(hi - least) >= bound);
 #ifdef SIMD_AVX512
     bool any_bad = __builtin_ia32_cvtq2mask512((x86_i64x8)bad) != 0;
 #else
     bool any_bad = any(join(bad, bad));
 #endif
     if (__builtin_expect(any_bad, 0)) {
-        lo = replace_bad_indices(lo, size, error, n);
-        hi = replace_bad_indices(hi, size, error, n - HALF);
+        lo = replace_bad_indices(lo, least, size, error, n);
+        hi = replace_bad_indices(hi, least, size, error, n - HALF);
     }
-    return wrap_index({lo, hi}, size);
+    return {lo, hi};
 }
+INLINE int64_t check_index(int64_t i, int64_t size, int64_t *error) {
+    return wrap_index(check_range(i, -size, size, error), size);
+}
+INLINE vi64 check_index(vi64 i, int64_t size, int64_t *error, int n) {
+    return wrap_index(check_range(i, -size, size, error, n), size);
+}
+INLINE int64_t check_position(int64_t i, int64_t size, int64_t *error) { return check_range(i, 0, size, error); }
+INLINE vi64 check_position(vi64 i, int64_t size, int64_t *error, int n) { return check_range(i, 0, size, error, n); }
 
 #include "vec_math.h"
 #include "vec_divide.h"

@@ -135,11 +135,12 @@ def _bitcast(context: CppContext, value: KernelValue, vector: bool) -> str:
 
 @PRINTERS.register("indirect")
 def _indirect(context: CppContext, value: KernelValue, vector: bool) -> str:
-    source, size, check = value.args
+    source, size, check, wraps = value.args
     size = context.size_text(size)
     text = context.operand(source.position, vector)
     if context.dtype(source.position) is not torch.int64:
         text = f"convert_i64({text})"
     if not check:
-        return f"wrap_index({text}, {size})"
-    return f"check_index({text}, {size}, error{f', {context.lanes}' if vector else ''})"
+        return f"wrap_index({text}, {size})" if wraps else text
+    function = "check_index" if wraps else "check_position"
+    return f"{function}({text}, {size}, error{f', {context.lanes}' if vector else ''})"

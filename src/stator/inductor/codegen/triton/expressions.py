@@ -178,8 +178,8 @@ def _bitcast(context: TritonContext, value: KernelValue) -> str:
 
 @PRINTERS.register("indirect")
 def _indirect(context: TritonContext, value: KernelValue) -> str:
-    source, size, _ = value.args  # a statement of its own makes the check
+    source, size, _, wraps = value.args  # a statement of its own makes the check
     text = context.operand(source.position)
     if context.dtype(source.position) is not torch.int64:  # the size may not fit in a narrow type
         text = f"{text}.to(INDEX)"
-    return f"wrap_index({text}, {context.size(size)})"
+    return f"wrap_index({text}, {context.size(size)})" if wraps else text

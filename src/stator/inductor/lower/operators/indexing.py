@@ -28,16 +28,6 @@ aten = torch.ops.aten
 _INDEX_DTYPES = (torch.int64, torch.int32)
 
 
-def index_from_value(ops: Any, index: Ref, size: Any, wraps: bool) -> Any:
-    """An index value as an index expression; out of range is an IndexError. `wraps`: negatives count from the end."""
-    if not wraps:
-        # turn a negative index into one that is too large, so that it raises as in eager
-        dtype = ops.dtype(index)
-        negative = ops.lt(index, ops.constant(0, dtype))
-        index = ops.where(negative, ops.constant(size, dtype), index)
-    return ops.indirect(index, size, True)
-
-
 def _source(builder: LoweringBuilder, x: Tensor, results: Any) -> Tensor:
     """The source of a gather of so many results: stored in memory, unless its elements are trivial to compute anywhere
     or few are wanted."""
@@ -74,7 +64,7 @@ def _rows(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor) -> Any
 
     def inner(ops: Any, index: Index) -> Ref:
         at = indices.load(ops, index[dim : dim + indices.rank])
-        row = index_from_value(ops, at, x.shape[dim], wraps=False)
+        row = ops.indirect(at, x.shape[dim], wraps=False)
         return x.load(ops, (*index[:dim], row, *index[dim + indices.rank :]))
 
     shape = (*x.shape[:dim], *indices.shape, *x.shape[dim + 1 :])
@@ -95,7 +85,7 @@ def _gather(builder: LoweringBuilder, x: Tensor, dim: int, indices: Tensor, *, s
     x = _source(builder, x, indices.numel)
 
     def inner(ops: Any, index: Index) -> Ref:
-        at = index_from_value(ops, indices.load(ops, index), x.shape[dim], wraps=False)
+        at = ops.indirect(indices.load(ops, index), x.shape[dim], wraps=False)
         return x.load(ops, (*index[:dim], at, *index[dim + 1 :]))
 
     result = builder.computed(inner, [x, indices], indices.shape, x.dtype, x.device, heavy=True)
@@ -129,7 +119,7 @@ def _index(builder: LoweringBuilder, x: Tensor, indices: Sequence[Tensor | None]
         for dim in rest:
             where[dim] = next(others)
         for dim, tensor in zip(dims, tensors, strict=True):
-            where[dim] = index_from_value(ops, tensor.load(ops, outer), x.shape[dim], wraps=True)
+            where[dim] = ops.indirect(tensor.load(ops, outer), x.shape[dim], wraps=True)
         return x.load(ops, tuple(where))
 
     result = builder.computed(inner, [x, *tensors], full, x.dtype, x.device, heavy=True)
@@ -228,7 +218,7 @@ def _index_put(
         for dim in rest:
             result[dim] = next(others)
         for dim, tensor in zip(dims, tensors, strict=True):
-            result[dim] = index_from_value(ops, tensor.load(ops, index[first : first + rank]), x.shape[dim], wraps=True)
+            result[dim] = ops.indirect(tensor.load(ops, index[first : first + rank]), x.shape[dim], wraps=True)
         return tuple(result)
 
     mode = "add" if accumulate else "last" if product(shape) not in (0, 1) else None
@@ -325,7 +315,7 @@ def _elementwise_places(x: Tensor, dim: int, indices: Tensor) -> Where:
     """Indexes `dim` by the index tensor, and the other dimensions by the loops."""
 
     def where(ops: Any, index: Index) -> Index:
-        at = index_from_value(ops, indices.load(ops, index), x.shape[dim], wraps=False)
+        at = ops.indirect(indices.load(ops, index), x.shape[dim], wraps=False)
         return (*index[:dim], at, *index[dim + 1 :])
 
     return where
@@ -335,7 +325,7 @@ def _slice_places(x: Tensor, dim: int, indices: Tensor) -> Where:
     """Indexes `dim` by a vector of indices, for whole slices across `dim`."""
 
     def where(ops: Any, index: Index) -> Index:
-        at = index_from_value(ops, indices.load(ops, (index[dim],)), x.shape[dim], wraps=False)
+        at = ops.indirect(indices.load(ops, (index[dim],)), x.shape[dim], wraps=False)
         return (*index[:dim], at, *index[dim + 1 :])
 
     return where
@@ -427,7 +417,7 @@ def _put(builder: LoweringBuilder, x: Tensor, indices: Tensor, source: Tensor, a
     places, values = reshape(indices, (indices.numel,)), reshape(source, (indices.numel,))
 
     def where(ops: Any, index: Index) -> Index:
-        return (index_from_value(ops, places.load(ops, index), x.numel, wraps=True),)
+        return (ops.indirect(places.load(ops, index), x.numel, wraps=True),)
 
     mode = "add" if accumulate else "last"
     result = scatter_into(builder, flat, (indices.numel,), where, values.load, mode, values.work | places.work)
