@@ -33,10 +33,11 @@ from .views import permute, reshape
 Tap = tuple[Index, Ref | None, Index]
 Steps = tuple[Sequence[Any], Sequence[Any], Sequence[Any]]  # stride, padding, dilation
 
-# Gradients by weights: sums that a program keeps in registers, channels that it runs side by side, the shortest part
-_MOST_SUMS, _LANES, _SHORTEST_PART = 9, 64, 64
+# Gradients by weights: the taps, whose sums a program keeps in registers, the channels that it runs side by side, and
+# the shortest part
+_MOST_TAPS, _LANES, _SHORTEST_PART = 9, 64, 64
 _PARTS, _POSITIONS = (tuple(Symbol(f"{kind}{at}") for at in range(4)) for kind in "ir")
-_GROUP, _CHANNEL = Symbol("i4"), Symbol("i5")
+_CHANNEL = Symbol("i4")
 
 
 def becomes_loops(x: Tensor, weight: Tensor, out: Sequence[Any], steps: Steps) -> bool:
@@ -110,15 +111,15 @@ def depthwise_gradient(
 
 
 def adds_up_taps(kernel: Sequence[int]) -> bool:
-    """True if one pass over images and gradients adds up several taps."""
-    return _taps_together(kernel) > 1
+    """True if one pass over images and gradients adds up all taps."""
+    return math.prod(kernel) <= _MOST_TAPS
 
 
 def depthwise_weight_gradient(
     builder: LoweringBuilder, grad: Tensor, x: Tensor, steps: Steps, channels_last: bool
 ) -> Tensor:
-    """The gradient by the weight. One node adds up parts of the positions, with a sum for each of several taps, another
-    one the sums of the parts: in a fixed order."""
+    """The gradient by the weight. One node adds up parts of the positions, with a sum for each tap, another one the
+    sums of the parts: in a fixed order."""
     meta: TensorMeta = builder.meta[1]
     kernel, working = meta.shape[2:], computation_dtype(meta.dtype)
     if channels_last:
@@ -126,12 +127,10 @@ def depthwise_weight_gradient(
     for read in (grad, x):
         builder.realize(read.root)  # each element is read several times
     channels, positions = grad.shape[1], (grad.shape[0], *grad.shape[2:])
-    together = _taps_together(kernel)
-    groups = math.prod(kernel) // together
-    part = _part(builder, grad.device, groups, channels, positions)
+    part = _part(builder, grad.device, channels, positions)
     split = cut_into_parts(positions, part, True, builder.sizes) or Split(0, positions[0], 1, True)
     counts = split.counts(positions)
-    shape = (*counts, groups, together, channels)
+    shape = (*counts, math.prod(kernel), channels)
     sums = builder.new_buffer(shape, contiguous_strides(shape), working, meta.device)
     memory: Stored = sums.source  # type: ignore[assignment]
     parts, at = _PARTS[: len(counts)], _POSITIONS[: len(positions)]
@@ -141,9 +140,7 @@ def depthwise_weight_gradient(
     def body(ops: Any) -> None:
         given = ops.to_dtype(_element(ops, grad, index, within_shape(ops, index, grad.shape)), working)
         found = []
-        for one in range(together):
-            number = _GROUP * together + one
-            tap = [number // math.prod(kernel[dim + 1 :]) % size for dim, size in enumerate(kernel)]
+        for tap in itertools.product(*map(range, kernel)):
             read = _read(index, tap, steps)
             exists = within_shape(ops, read, x.shape)
 
@@ -153,9 +150,9 @@ def depthwise_weight_gradient(
             value = term() if exists is None else ops.masked(exists, term, 0, working)
             found.append(ops.reduce("sum", value))
         for one, total in enumerate(found):
-            ops.store(memory.buffer, linear(memory, (*parts, _GROUP, one, _CHANNEL)), total)
+            ops.store(memory.buffer, linear(memory, (*parts, one, _CHANNEL)), total)
 
-    loops, ranges = (*parts, _GROUP, _CHANNEL), (*counts, groups, channels)
+    loops, ranges = (*parts, _CHANNEL), (*counts, channels)
     reduced_ranges = (split.piece, *positions[split.at + 1 :])
     frozen = builder.freeze(body, loops, ranges, at[split.at :], reduced_ranges)
     builder.emit((memory.buffer,), frozen, grad.work | x.work)
@@ -163,17 +160,10 @@ def depthwise_weight_gradient(
     return reshape(permute(reshape(total, (-1, channels)), (1, 0)), meta.shape)
 
 
-def _taps_together(kernel: Sequence[int]) -> int:
-    """How many taps a program adds up: all, or some of the last axis."""
-    if math.prod(kernel) <= _MOST_SUMS:
-        return math.prod(kernel)
-    return max(one for one in range(1, _MOST_SUMS + 1) if kernel[-1] % one == 0)
-
-
-def _part(builder: LoweringBuilder, device: torch.device, groups: int, channels: Any, positions: Sizes) -> int:
+def _part(builder: LoweringBuilder, device: torch.device, channels: Any, positions: Sizes) -> int:
     """Positions for each program, so that programs fill the device."""
     rows = builder.sizes.hint(product(positions))
-    programs = -(-builder.sizes.hint(channels) // _LANES) * groups
+    programs = -(-builder.sizes.hint(channels) // _LANES)
     parts = min(traits_of(device).programs // 2 // programs, rows // _SHORTEST_PART)
     return -(-rows // max(parts, 1))
 
