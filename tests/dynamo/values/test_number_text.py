@@ -64,3 +64,45 @@ def test_text_of_an_int_argument():
         return x * n if text else x
 
     assert as_eager(named, *((torch.ones(3), n) for n in (2, 3, 4, 5))) <= 4
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize(
+    "text",
+    [
+        lambda x: f"{x.shape} {list(x.shape)!r:>20} {x.shape[1:]}",
+        lambda x: f"{(x.shape, 'of', x.dtype, 2.5, None)}",
+        lambda x: str(x.shape) + " " + repr(x.shape[0]) + format(x.shape[0] * 2, "5d"),
+        lambda x: "%d rows, %s" % (x.shape[0], x.shape),  # noqa: UP031
+        lambda x: "{1} of {0:>4} and {0!r}".format(*x.shape),
+        lambda x: " x ".join(str(size) for size in x.shape) + "!",
+        lambda x: " x ".join(map("{:3d}".format, x.shape)),
+    ],
+)
+def test_text_that_leaves_the_frame_needs_no_constant(text):
+    def labelled(x):
+        label = text(x)
+        torch._assert(x.shape[0] > 1, label)
+        return x + 1, label
+
+    assert as_eager(labelled, *((torch.randn(size, size + 1),) for size in (4, 5, 6, 17))) == 2
+
+
+def test_text_of_a_list_is_that_of_its_time():
+    def labelled(x):
+        sizes = list(x.shape)
+        label = str(sizes)
+        sizes.append(0)
+        return x + 1, label, sizes
+
+    assert as_eager(labelled, *of_rows(4, 5, 6, 17)) <= 2
+
+
+def test_templates_that_do_not_fit_raise_as_in_eager():
+    def labelled(x):
+        try:
+            return x + 1, "{} {} {}".format(*x.shape)
+        except IndexError as error:
+            return x, str(error)
+
+    assert as_eager(labelled, *of_rows(4, 5, 6, 17)) <= 2

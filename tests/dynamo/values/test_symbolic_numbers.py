@@ -176,3 +176,16 @@ def test_truths_are_operands_of_bitwise_functions() -> None:
         found, expected = compiled(x, number), program(x, number)
         assert all(map(torch.equal, found[:2], expected[:2]))
         assert found[2:] == expected[2:] and list(map(type, found[2:])) == list(map(type, expected[2:]))
+
+
+@pytest.mark.fixed_sizes
+def test_functions_of_sizes_need_no_constant():
+    def sized(x):
+        n = x.shape[0]
+        return x + 1, n << 1, 1 << n, ~n, math.comb(n, 2), x.nbytes, x[1:].nbytes // 4
+
+    compiled, counts = stator.compile(sized, backend="eager", fullgraph=True), Counts()
+    for size in (4, 5, 6, 17):
+        x = torch.randn(size, 3)
+        assert_same_outcome(observe(compiled, (x,)), observe(sized, (x,)))
+    assert counts.compilations == 2

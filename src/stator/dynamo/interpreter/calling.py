@@ -38,6 +38,7 @@ from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.iterators import IteratorValue
 from stator.dynamo.values.containers.sequences import TupleValue
+from stator.dynamo.values.deferred_text import number_text
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from stator.dynamo.values.number_arithmetic import computed
@@ -216,9 +217,9 @@ _OTHER_COMPILER = frozenset(
 
 def builtin_call(context: CaptureContext, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Call a function that is not Python code."""
-    number = None if kwargs else computed(context, fn, args)
-    if number is not None:
-        return number
+    made = None if kwargs else computed(context, fn, args) or number_text(context, fn, args)
+    if made is not None:
+        return made
     mark = mark_of(fn)
     if mark is not None:
         return _marked_call(context, mark, context.known(fn), args, kwargs)
@@ -430,9 +431,9 @@ def folded_argument(context: CaptureContext, value: Value, name: str) -> Any:
 
 def class_call(context: CaptureContext, cls: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Call a class: by its handler, or by making an instance."""
-    number = None if kwargs else computed(context, cls.cls, args)
-    if number is not None:
-        return number
+    made = None if kwargs else computed(context, cls.cls, args) or number_text(context, cls.cls, args)
+    if made is not None:
+        return made
     mark = mark_of(cls.cls)
     if mark is not None and not issubclass(cls.cls, torch.autograd.Function):  # whose mark is meant for `apply`
         return _marked_call(context, mark, cls, args, kwargs)

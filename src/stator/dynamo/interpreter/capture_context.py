@@ -34,6 +34,7 @@ from stator.dynamo.values.containers.live_iterators import LiveIterator
 from stator.dynamo.values.containers.mappings import AttributesValue, DictValue, FunctionAttributesValue
 from stator.dynamo.values.containers.sequences import SequenceValue, TupleValue
 from stator.dynamo.values.containers.slices import RangeValue, SliceValue
+from stator.dynamo.values.deferred_text import number_text
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import BoundMethodValue, BuiltinValue, FunctionValue
 from stator.dynamo.values.objects import MISSING, ObjectValue, is_python_slot, lookup_in_class
@@ -127,6 +128,7 @@ class FrameCapture:
     sorted_items = iteration.sorted_items
     format_value = formatting.format_value
     text_of = formatting.text_of
+    number_text = number_text
     call_function = function_call
     call_class = class_call
     call_tensor_method = tensor_method_call

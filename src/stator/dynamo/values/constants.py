@@ -166,8 +166,11 @@ class ConstantMethod(Value):
             )
         what = f"argument of {class_name(type(self.owner))}.{self.name}"
         if self.name == "join" and isinstance(self.owner, str) and len(args) == 1 and not args[0].is_constant():
-            items = [context.constant_of(item, what) for item in context.listed(args[0])]
-            return ConstantValue(context.run_real(self.method, (items,)))
+            args = [context.tuple_of(list(context.listed(args[0])))]
+        if self.name in ("join", "format") and isinstance(self.owner, str) and not kwargs:
+            text = context.number_text(getattr(str, self.name), [ConstantValue(self.owner), *args])
+            if text is not None:
+                return text
         real_args = tuple(context.constant_of(arg, what) for arg in args)
         real_kwargs = {name: context.constant_of(arg, what) for name, arg in kwargs.items()}
         result = context.run_real(self.method, real_args, real_kwargs)

@@ -60,12 +60,14 @@ _ALIASES: dict[Any, Any] = {
 }
 # Pure functions of numbers. True: for numbers of one type, the result always has that type.
 _PURE: dict[Callable[..., Any], bool] = {
-    **dict.fromkeys((operator.add, operator.sub, operator.mul, operator.neg, operator.pos, abs, float), True),
+    **dict.fromkeys((operator.add, operator.sub, operator.mul), True),
+    **dict.fromkeys((operator.neg, operator.pos, operator.invert, abs, float), True),
     **dict.fromkeys(
         (operator.and_, operator.or_, operator.xor, operator.index, *COMPARISONS, bool, operator.not_), True
     ),
     **dict.fromkeys((operator.truediv, operator.floordiv, operator.mod), True),
-    **dict.fromkeys((operator.pow, operator.rshift, int, round, min, max, math.gcd, math.lcm, math.isqrt), False),
+    **dict.fromkeys((operator.pow, operator.lshift, operator.rshift, int, round, min, max), False),
+    **dict.fromkeys((math.gcd, math.lcm, math.isqrt, math.comb), False),
     **dict.fromkeys((math.sqrt, math.exp, math.log, math.log2, math.log10, math.pow), False),
     **dict.fromkeys((math.sin, math.cos, math.tanh), False),
     **dict.fromkeys((math.floor, math.ceil, math.trunc, math.isnan, math.isinf, math.isfinite, math.fabs), False),

@@ -216,6 +216,11 @@ class FakeTensor(torch.Tensor):
         return self
 
     @property
+    def nbytes(self) -> Any:  # type: ignore[override]
+        """torch's own fails for symbolic sizes."""
+        return self.numel() * self.element_size()
+
+    @property
     def data(self) -> FakeTensor:  # type: ignore[override]
         found: FakeTensor = torch.Tensor.data.__get__(self)  # type: ignore[attr-defined]
         found.is_data = True

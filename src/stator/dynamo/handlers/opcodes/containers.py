@@ -19,8 +19,8 @@ from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue, set_methods
 from stator.dynamo.values.containers.slices import SliceValue
-from stator.dynamo.values.deferred_text import NumberText, PendingTextValue, format_number, joined
-from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_known_when_the_graph_runs
+from stator.dynamo.values.deferred_text import NumberText, PendingTextValue, joined, number_text
+from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 
@@ -237,17 +237,17 @@ def _formatted(frame: Frame, value: Value, conversion: int, spec: str) -> Value:
     if not spec and _is_pending(context, value):
         as_it_is = isinstance(value, PendingTextValue) and conversion in _OF_TEXT_AS_IT_IS
         return value if as_it_is else PendingTextValue(getattr(value, "made_at", context.end_step()))
-    if type(value) is SymbolicNumber:
-        text = format_number(context, value, CONVERSIONS[conversion] if conversion else None, spec)
-        if text is not None:
-            return text
+    shown = number_text(context, CONVERSIONS[conversion], [value]) if conversion else value
+    text = None if shown is None else number_text(context, format, [shown, ConstantValue(spec)])
+    if text is not None:
+        return text
     return context.constant(context.format_value(value, conversion, spec))
 
 
 @opcode("CONVERT_VALUE")
 def convert_value(frame: Frame, instruction: Instruction) -> None:
     value = frame.stack.pop()
-    if _is_pending(frame.context, value) or type(value) is SymbolicNumber:
+    if _is_pending(frame.context, value) or number_text(frame.context, str, [value]) is not None:
         frame.stack.append(_formatted(frame, value, instruction.arg, ""))  # type: ignore[arg-type]
         return
     frame.stack.append(frame.context.constant(frame.context.text_of(value, instruction.arg)))  # type: ignore[arg-type]
