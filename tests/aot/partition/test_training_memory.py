@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -112,9 +113,17 @@ def test_a_memory_budget_lowers_the_peak_and_changes_no_gradient() -> None:
 
 
 def test_a_memory_budget_lowers_what_a_backward_that_is_differentiated_keeps() -> None:
-    """The peak less so: nearly all of the peak is computed by the second backward itself."""
+    """The peak less so: nearly all of the peak is computed by the second backward itself. Values reach 6,000, with
+    eager's error against float64."""
     model, x = tower(12), torch.randn(ROWS, WIDTH, requires_grad=True)
-    peaks, kept, found = [], [], []
+
+    def second(call: Any, x: torch.Tensor) -> torch.Tensor:
+        (gradient,) = torch.autograd.grad(call(x), x, create_graph=True)
+        return torch.autograd.grad(gradient.pow(2).sum(), x)[0]
+
+    exact = second(copy.deepcopy(model).double(), x.detach().double().requires_grad_())
+    bound = 1.5 * (second(model, x) - exact).norm()
+    peaks, kept = [], []
     for budget in (1.0, 0.0):
         arena.clear()
         compiled = stator.compile(model, fullgraph=True, options={"memory_budget": budget})
@@ -125,12 +134,11 @@ def test_a_memory_budget_lowers_what_a_backward_that_is_differentiated_keeps() -
             (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
             return torch.autograd.grad(gradient.pow(2).sum(), x)[0]
 
-        found.append(step())
+        assert (step() - exact).norm() <= bound
         kept.append(counters.counts["memory:saved"])
         peaks.append(peak_of(step))
     assert 0 < peaks[1] <= peaks[0]
     assert 0 < kept[1] < 0.8 * kept[0]
-    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
 
 
 def test_checkpointed_layers_keep_only_their_inputs() -> None:
