@@ -187,10 +187,8 @@ def _ahead_of_time(
         memory_budget=memory_budget,
     )
 
-    def compile_disjoint(
-        graph: fx.GraphModule,
-        inputs: Sequence[Any],
-        leave_small: Callable[[str], object] | None,
+    def infer_or_train(
+        graph: fx.GraphModule, inputs: Sequence[Any], leave_small: Callable[[str], object] | None
     ) -> Compiled:
         if any(isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg()) for value in inputs):
             logs.log("graph", "the graph runs operator by operator: an input is conjugated or negated lazily")
@@ -205,7 +203,7 @@ def _ahead_of_time(
         leave = None if leave_small is None else partial(_leave, given, leave_small)
         graph, inputs, wrap = aot.carry_numbers(given, inputs)
         try:
-            return wrap(compile_disjoint(graph, inputs, leave))
+            return wrap(infer_or_train(graph, inputs, leave))
         except aot.OverlappingInputs as error:
             logs.warn_once("aot:overlapping-inputs", f"stator: a graph runs eagerly. {error}")
             given.meta["left_to_eager"] = str(error)
