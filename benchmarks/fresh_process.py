@@ -24,8 +24,10 @@ def run_module(
     cores: Sequence[int] | None,
     limit: float | None = None,
     caches: Path | None = None,
+    threads: int | None = None,
 ) -> None:
-    """`python -m module arguments`. cores: which ones it may use, and as many threads; None leaves both as they are.
+    """`python -m module arguments`. cores: which ones it may use; None: all that this process may use.
+    threads: of OpenMP; None: one for each of the cores, or as many as this process has.
     caches: a folder for caches that other processes left or will find; None: one of its own, empty.
 
     Raises CalledProcessError where it fails, and TimeoutExpired after `limit` seconds, when it is killed.
@@ -41,7 +43,9 @@ def run_module(
         command = [sys.executable, "-m", module, *arguments]
         if cores is not None:
             command = ["taskset", "-c", ",".join(map(str, cores)), *command]
-            environment["OMP_NUM_THREADS"] = str(len(cores))
+            threads = threads or len(cores)
+        if threads is not None:
+            environment["OMP_NUM_THREADS"] = str(threads)
         subprocess.run(command, env=environment, check=True, cwd=Path(__file__).parent.parent, timeout=limit)
 
 

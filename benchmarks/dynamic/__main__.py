@@ -2,8 +2,8 @@
 `--peer-dynamic`.
 
 `python -m benchmarks.dynamic [NAME ...]` prints the table and keeps the raw figures in benchmarks/results/dynamic/ as
-soon as they are there. With --missing, only what is not there is measured. With --jobs, each of several programs has a
-core of its own.
+soon as they are there. With --missing, only what is not there is measured. With --jobs, each of several programs has
+cores of its own: all run one thread, and further cores are for the compilers' processes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Case:
             out = Path(folder) / "result.json"
             arguments = [self.name, self.mode, "--out", str(out), "--seconds", str(seconds), "--systems", *systems]
             try:
-                run_module("benchmarks.dynamic.measure", arguments, cores, limit)
+                run_module("benchmarks.dynamic.measure", arguments, cores, limit, threads=None if cores is None else 1)
             except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
                 print(f"  {told} failed: {error}", file=sys.stderr, flush=True)
                 return
@@ -71,7 +71,7 @@ def measure_all(cases: Sequence[tuple[Case, Sequence[str]]], options: argparse.N
         if left > 0:
             case.measure(systems, options.seconds, min(options.limit, left), cores)
 
-    side_by_side(options.jobs, 1, [partial(measure, *one) for one in cases])
+    side_by_side(options.jobs, options.cores, [partial(measure, *one) for one in cases])
 
 
 def main() -> None:
@@ -85,7 +85,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds of steady-state calls for each size")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds after which a program is given up")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing after this time, and end by then")
-    parser.add_argument("--jobs", type=int, default=1, help="programs at a time, each with a core of its own")
+    parser.add_argument("--jobs", type=int, default=1, help="programs at a time, each with cores of its own")
+    parser.add_argument("--cores", type=int, default=1, help="of its own for each of --jobs programs")
     parser.add_argument("--kept", action="store_true", help="measure nothing; print the table of the kept results")
     options = parser.parse_args()
     chosen = [

@@ -140,7 +140,13 @@ def measure(program: Program, mode: str, systems: list[str], seconds: float) -> 
                 passes[name]["difference"][str(size)] = difference(copied(result), expected[size], mode)
             continue
         call = program.step(mode, program.model(mode), made[name])
-        passes[name] = first_pass(call, program, mode, expected, count)
+        try:
+            passes[name] = first_pass(call, program, mode, expected, count)
+        except Exception as error:
+            if not name.startswith("peer"):
+                raise
+            passes[name] = {"error": f"{type(error).__name__}: {error}"[:500]}
+            continue
         calls[name] = dict.fromkeys(program.sizes, call)
     steady = {}
     for size in program.sizes:

@@ -36,6 +36,7 @@ def row(result: dict[str, Any], system: str = "stator") -> tuple[str, ...]:
     the sizes, and the worst size."""
     peers = "peer_dynamic" if "peer_dynamic" in result["systems"] else "peer"
     ours, peer = result["systems"][system], result["systems"].get(peers)
+    fails = peer is not None and "error" in peer
     first, *others = ours["first_s"].values()
     counts = ours["counts"]
     unfit = {name: counts[name] for name in ("limits", "failed", "eager_graphs", "eager_parts") if counts[name]}
@@ -56,9 +57,9 @@ def row(result: dict[str, Any], system: str = "stator") -> tuple[str, ...]:
         mean["eager"],
         f"{min(over['eager']):.2f}" if over["eager"] else "",
         mean["alone"],
-        str(peer["counts"]["compiled"]) if peer else "",
-        f"{sum(peer['first_s'].values()):.1f}" if peer else "",
-        mean[peers],
+        str(peer["counts"]["compiled"]) if peer and not fails else "",
+        f"{sum(peer['first_s'].values()):.1f}" if peer and not fails else "",
+        "fails" if fails else mean[peers],
     )
 
 
