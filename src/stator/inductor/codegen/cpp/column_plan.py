@@ -14,7 +14,7 @@ from stator.inductor.loops.vocabulary import HEAVY
 from stator.shapes.expr import Expr
 
 from .phases import PhasePlan
-from .types import KIND
+from .types import KIND, LANES
 from .vectorize import LoopOrder
 
 _WIDEST = 8  # vectors that go down the rows together
@@ -23,7 +23,6 @@ _ENOUGH = 8  # blocks that give every thread work
 _PARTS = 16  # parts of the rows: a fixed number, so that the result does not depend on the thread count
 _MIN_ROWS = 16  # rows of a part
 _MAX_PARTIAL = 4096  # columns whose partial sums fit on the stack for every part
-_LANES = 16  # assumed by the estimates; the text itself works for any number
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ def plan_columns(kernel: Kernel, order: LoopOrder, plan: PhasePlan, parallel: bo
         return None
     positions = sum(value.args[0].startswith("arg") for value in reduces)
     size = kernel.typical[order.vector]
-    vectors = math.ceil(size / _LANES)
+    vectors = math.ceil(size / LANES)
     width = (
         max(1, min(_WIDEST, _ACCUMULATORS // (len(reduces) + positions), vectors))
         if _is_contiguous(kernel, order, plan)

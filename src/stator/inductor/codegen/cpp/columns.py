@@ -14,9 +14,7 @@ from .column_scans import emit_column_scans
 from .emit import Emitter
 from .loop_sizes import part_bounds, parts, rest, work
 from .partial_sums import emit_in_parts
-from .types import KIND, SCALAR, VECTOR, identity
-
-_LANES = 16  # assumed by the estimates; the text itself works for any number
+from .types import KIND, LANES, SCALAR, VECTOR, identity
 
 
 class ColumnEmitter(Emitter):
@@ -51,7 +49,7 @@ def _over_blocks(emitter: Emitter, width: int, body: Callable[[int], None], shar
     step = f"{width} * LANES"
     with emitter.block(f"for (int64_t {name} = 0; {name} <= {size} - {step}; {name} += {step})"):
         body(width)
-    if emitter.kernel.knowledge.divides(width * _LANES, emitter.kernel.sizes[order.vector]):
+    if emitter.kernel.knowledge.divides(width * LANES, emitter.kernel.sizes[order.vector]):
         return
     if width > 1:
         if shared:
@@ -174,7 +172,7 @@ def _in_parts(emitter: Emitter, columns: ColumnPlan, split: int) -> None:
     name = f"{kernel.loops[emitter.order.vector].name}b"
     for position in reduces:
         kind = KIND[emitter.dtype(kernel.values[position].args[1].position)]
-        emitter.line(f"alignas(64) {SCALAR[kind]} part{position}[{count}][{math.ceil(size / _LANES) * _LANES}];")
+        emitter.line(f"alignas(64) {SCALAR[kind]} part{position}[{count}][{math.ceil(size / LANES) * LANES}];")
     emitter.line(f"#pragma omp parallel for schedule(static) num_threads(threads_for({work(kernel)}))")
     with emitter.block(f"for (int64_t part = 0; part < {count}; ++part)"):
         for text in part_bounds(kernel, split, chunk):

@@ -17,13 +17,12 @@ from stator.shapes.expr import Expr
 from .column_plan import ColumnPlan
 from .loop_sizes import is_symbolic
 from .phases import Phase
-from .types import KIND, SCALAR, VECTOR
+from .types import KIND, LANES, SCALAR, VECTOR
 from .vectorize import LoopOrder
 
 _LONG = 256  # the most terms that one accumulator takes up one after the other
 _PART = 128
 _PARTS = 16  # parts of a loop of any length that are added up before they go to the sum
-_LANES = 16
 
 
 class PartialSumContext(Protocol):
@@ -61,7 +60,7 @@ def _trips(kernel: Kernel, loop: int, order: LoopOrder) -> int:
     """The iterations of a loop. A loop of symbolic size may be long."""
     if isinstance(kernel.sizes[loop], Expr):
         return max(kernel.typical[loop], 2 * _LONG)
-    return math.ceil(kernel.typical[loop] / (_LANES if loop == order.vector else 1))
+    return math.ceil(kernel.typical[loop] / (LANES if loop == order.vector else 1))
 
 
 def emit_in_parts(printer: PartialSumContext, depth: int, phase: Phase, run: Callable[[], None]) -> None:
@@ -80,7 +79,7 @@ def emit_in_parts(printer: PartialSumContext, depth: int, phase: Phase, run: Cal
 def _parts(printer: PartialSumContext, depth: int, sums: list[int], run: Callable[[], None]) -> None:
     loop = printer.order.inner[depth]
     size, name = printer.kernel.sizes[loop], printer.kernel.loops[loop].name
-    step = _PART * (_LANES if loop == printer.order.vector else 1)
+    step = _PART * (LANES if loop == printer.order.vector else 1)
     if not isinstance(size, Expr) and size <= 2 * step:
         with printer.block(""):
             _one_part(printer, sums, run)

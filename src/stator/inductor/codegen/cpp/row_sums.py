@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from stator.inductor.codegen.kernel import Kernel
 from stator.shapes.expr import Expr
 
-_LANES = 16  # shorter rows make poor vectors
+from .types import LANES
 
 
 def row_of_sums(kernel: Kernel) -> int | None:
@@ -35,7 +35,7 @@ def loop_along_rows(kernel: Kernel) -> int | None:
     varying = functools.reduce(operator.or_, (kernel.values[kernel.indirect[symbol]].loops for symbol in symbols))
     for loop in reversed(range(kernel.outer)):
         steps = {index.coefficient(kernel.loops[loop]) for index in indices}
-        if not varying & (1 << loop) and steps == {1} and kernel.typical[loop] >= _LANES:
+        if not varying & (1 << loop) and steps == {1} and kernel.typical[loop] >= LANES:
             return loop
     return None
 

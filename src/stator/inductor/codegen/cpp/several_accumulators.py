@@ -14,11 +14,10 @@ from stator.inductor.loops.vocabulary import HEAVY
 
 from .column_plan import ColumnPlan
 from .phases import Phase
-from .types import KIND, VECTOR, identity
+from .types import KIND, LANES, VECTOR, identity
 from .vectorize import LoopOrder
 
 _COUNT = 4
-_LANES = 16  # assumed by the estimates; the text itself works for any number
 _LEAST = 128  # elements of a row: two steps of 16 lanes for each accumulator
 _MOST_OPERATIONS = 8  # of an iteration: more take as long as a step of one accumulator waits
 _KINDS = {"sum", "max", "min", "argmax", "argmin"}
@@ -81,7 +80,7 @@ def emit_with_several(
                 else:
                     total = f"{prefix}a{position}"
                     printer.line(f"{total} = {printer.combining(kind)}({total}, {part});")
-        if bounds is None and kernel.knowledge.divides(_COUNT * _LANES, kernel.sizes[loop]):
+        if bounds is None and kernel.knowledge.divides(_COUNT * LANES, kernel.sizes[loop]):
             return
         printer.bounds = (loop, rest, last)
         run()

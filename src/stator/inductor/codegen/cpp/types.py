@@ -38,6 +38,8 @@ KIND = {
 }
 
 SCALAR = {"f32": "float", "f64": "double", "i64": "int64_t", "i32": "int32_t", "bool": "bool"}
+# lanes of a vector that estimates assume; the text of kernels works for any number
+LANES = 16
 VECTOR = {"f32": "vf32", "f64": "vf64", "i64": "vi64", "i32": "vi32", "bool": "mask"}
 
 # the function that rounds or wraps a register back to the values of its dtype

@@ -10,7 +10,7 @@ from stator.inductor.loops.vocabulary import HEAVY
 from stator.shapes.expr import Expr
 
 from .row_sums import loop_along_rows
-from .types import KIND
+from .types import KIND, LANES
 
 # Cost of one element in units of a vectorised unit-stride access of a whole vector
 _VECTOR_UNIT, _VECTOR_TILED, _VECTOR_NEAR, _VECTOR_STRIDED, _VECTOR_GATHER = 1 / 16, 5 / 16, 7 / 16, 12 / 16, 14 / 16
@@ -18,7 +18,6 @@ _SCALAR = 1.0
 _NEAR = 8  # elements between lanes that still share cache lines
 _MIN_TILE = 4
 _MOST_WASTE = 1.25  # lanes of the vectors of a row for each of its elements, up to which scans run along lanes
-_LANES = 16  # assumed by the estimates; the text itself works for any number
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +116,7 @@ def _in_order_of_loads(kernel: Kernel, loops: list[int], chosen: int) -> list[in
 
 def _waste(size: int) -> float:
     """The lanes of the vectors of a loop over its iterations."""
-    return math.ceil(size / _LANES) * _LANES / max(size, 1)
+    return math.ceil(size / LANES) * LANES / max(size, 1)
 
 
 def _accesses(kernel: Kernel) -> list[tuple[Expr, int, float]]:
