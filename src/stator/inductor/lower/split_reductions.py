@@ -30,7 +30,7 @@ _PARTS = tuple(Symbol(f"k{at}") for at in range(16))
 _PART = Symbol("k")
 
 
-class _Builder(Protocol):
+class ReductionBuilder(Protocol):
     sizes: SizeKnowledge
 
     def freeze(
@@ -48,16 +48,16 @@ Node = tuple[tuple[str, ...], LoopBody]  # output buffers and the loops that fil
 
 
 def split_reduction(
-    builder: _Builder, body: LoopBody, outputs: tuple[str, ...], device: torch.device
+    builder: ReductionBuilder, body: LoopBody, outputs: tuple[str, ...], device: torch.device
 ) -> Iterator[Node]:
     """The nodes that compute the outputs of `body`, in order: the body itself where one kernel reduces quickly."""
     split = _plan(body, builder.sizes, traits_of(device))
     if split is None:
         yield outputs, body
         return
-    partial = _partial_results(builder, body, split, device)
+    partial = partial_results(builder, body, split, device)
     yield partial.names, partial.body
-    for names, more in _combined(builder, body, split, partial, outputs, device):
+    for names, more in combined_results(builder, body, split, partial, outputs, device):
         yield from split_reduction(builder, more, names, device)
 
 
@@ -84,7 +84,7 @@ class Split:
 
 
 def _plan(body: LoopBody, sizes: SizeKnowledge, traits: DeviceTraits) -> Split | None:
-    if not traits.programs or not body.reduction_vars or not _separable(body):
+    if not traits.programs or not body.reduction_vars or not is_separable(body):
         return None
     split = _divide(body.ranges, body.reduction_ranges, _neighbours_are_results(body), sizes, traits)
     variance = any(op.name == "welford" for op in body.ops)
@@ -125,7 +125,7 @@ def cut_into_parts(reduced_ranges: Sizes, target: int, across: bool, sizes: Size
     return None
 
 
-def _separable(body: LoopBody) -> bool:
+def is_separable(body: LoopBody) -> bool:
     """True if reductions depend on no other, and nothing that reduced loops change is needed behind them."""
     reduced = frozenset(body.reduction_vars)
     behind: set[int] = set()
@@ -183,7 +183,7 @@ def _pieces(at: int, size: ExprLike, target: float, aligned: bool, sizes: SizeKn
 
 
 @dataclass(frozen=True, slots=True)
-class _Partial:
+class PartialResults:
     """The node over the parts. `values`: for each reduction, by position, its results of the parts, [part, result]."""
 
     names: tuple[str, ...]
@@ -191,7 +191,7 @@ class _Partial:
     values: dict[int, tuple[str, ...]]
 
 
-def _partial_results(builder: _Builder, body: LoopBody, split: Split, device: torch.device) -> _Partial:
+def partial_results(builder: ReductionBuilder, body: LoopBody, split: Split, device: torch.device) -> PartialResults:
     counts = split.counts(body.reduction_ranges)
     loops, rest = _PARTS[: len(counts)], body.reduction_vars[split.at :]
     around = zip(body.reduction_vars[: split.at], loops, strict=False)
@@ -242,14 +242,19 @@ def _partial_results(builder: _Builder, body: LoopBody, split: Split, device: to
     ranges = (*counts, *body.ranges)
     reduced = (split.piece, *body.reduction_ranges[split.at + 1 :])
     made = builder.freeze(function, (*loops, *body.vars), ranges, rest, reduced)
-    return _Partial(tuple(buffers), made, values)
+    return PartialResults(tuple(buffers), made, values)
 
 
 _EXTREMA_AT = {"argmax": "max", "argmin": "min"}
 
 
-def _combined(
-    builder: _Builder, body: LoopBody, split: Split, partial: _Partial, outputs: tuple[str, ...], device: torch.device
+def combined_results(
+    builder: ReductionBuilder,
+    body: LoopBody,
+    split: Split,
+    partial: PartialResults,
+    outputs: tuple[str, ...],
+    device: torch.device,
 ) -> Iterator[Node]:
     """The nodes that reduce the results of the parts, and compute what follows the reductions of the body."""
     parts, total = product(split.counts(body.reduction_ranges)), product(body.ranges)

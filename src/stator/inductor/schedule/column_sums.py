@@ -1,32 +1,41 @@
-"""Column sums beside row reductions: a kernel whose programs run rows one after the other, and add up columns of what
-they have in registers. The gradients of a layer norm's input and parameters read their operands once.
+"""Column sums beside row reductions: a kernel that runs parts of the rows one after the other, and adds up columns of
+what it has in registers. The gradients of a layer norm's input and parameters read their operands once.
 
-Lowering has split the sum of a long column into parts, whose sums other loops add up. Here the parts become the rows of
-one program. The order of all sums is fixed. A pass over a schedule.
+Where kernels do not share a reduction, lowering has split the sum of a long column into parts, whose sums other loops
+add up; elsewhere the split is made here. The parts become the rows of one program, or of one iteration of the loop that
+threads share. The order of all sums is fixed. A pass over a schedule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from stator.inductor.buffers import Buffer, Extern, Loops, Lowered
-from stator.inductor.devices import traits_of
+from stator.inductor.buffers import Buffer, Extern, Layout, Loops, Lowered
+from stator.inductor.devices import DeviceTraits, traits_of
 from stator.inductor.loops.body import IndexRef, LoopBody, Op, Ref
 from stator.inductor.loops.handler import freeze
 from stator.inductor.loops.replay import Replay
-from stator.inductor.sizes import SizeKnowledge, ceil_div
+from stator.inductor.lower.split_reductions import Split, combined_results, is_separable, partial_results
+from stator.inductor.lower.tensor import Stored, Tensor
+from stator.inductor.sizes import SizeKnowledge, Sizes, ceil_div
 from stator.shapes.expr import Expr, Symbol, as_expr, floor_div
 
 from .accesses import extern_reads, extern_writes, memory_owner, names_in, summarize
 from .groups import Group, Schedule
+from .regroup import group_of
 
 MOST_COLUMNS = 4096  # that the accumulators of a program hold
 PROGRAMS = 528  # that share the rows
 _FEWEST_ROWS = 1024
+# Where threads share the rows: parts of a number that does not depend on the threads, and their rows. More rows make
+# sums less exact; fewer make the sums of parts cost as much as the rows.
+_THREADS_FEWEST_ROWS, _THREAD_PARTS, _FEWEST_OF_PART, _MOST_OF_PART = 128, 64, 16, 256
+# Columns that fill the lanes; that the nearest memory holds several times: sums, and the rows of which they are made
+_FEWEST_COLUMNS, _THREADS_MOST_COLUMNS = 16, 2048
 _NEAR = 24  # steps between groups that become one: values must not live much longer
 
 Step = Group | Extern
@@ -59,23 +68,41 @@ class _Pass:
 
     def run(self) -> list[Step]:
         for step in list(self.steps):
-            sums = _column_sums(step)
-            if sums is None or self.outputs.intersection(sums.names):
+            if not isinstance(step, Group) or not step.writes:
                 continue
-            if traits_of(self.buffers[sums.group.writes[0]].layout.device).programs:
-                self._move(sums)
+            if self.traits(step).programs:
+                sums = _column_sums(step)
+                if sums is not None and not self.outputs.intersection(sums.names):
+                    self._move(sums)
+            else:
+                self._split_and_move(step)
         return self.steps
 
-    def _move(self, sums: _ColumnSums) -> None:
+    def traits(self, group: Group) -> DeviceTraits:
+        return traits_of(self.buffers[group.writes[0]].layout.device)
+
+    def _split_and_move(self, group: Group) -> None:
+        """Move the sums of a group that also computes what follows them; another group then does this."""
+        before = list(self.steps), dict(self.buffers)
+        split = _Splitting(self).split(group)
+        if split is not None:
+            at = self.steps.index(group)
+            self.steps[at : at + 1] = split
+            sums = _column_sums(split[0])
+            if sums is None or not self._move(sums):
+                self.steps, self.buffers = before
+
+    def _move(self, sums: _ColumnSums) -> bool:
         """Try the groups of rows that share operands with the sums, the nearest first."""
         here = self.steps.index(sums.group)
         nearest = sorted(range(len(self.steps)), key=lambda at: abs(at - here))
         for at in nearest:
             rows = self.steps[at]
             if abs(at - here) > _NEAR:
-                return
+                break
             if isinstance(rows, Group) and self._fits(rows, sums) and self._moved(rows, at, sums, here):
-                return
+                return True
+        return False
 
     def _fits(self, rows: Group, sums: _ColumnSums) -> bool:
         """Whether a kernel has the rows of which columns are summed, and most operands of the sums."""
@@ -84,7 +111,8 @@ class _Pass:
         count, columns = rows.ranges[0], rows.inner_ranges[0]
         if columns != sums.columns or not isinstance(count, int):
             return False
-        if count < _FEWEST_ROWS or not all(_sums_rows(member.body, sums, count) for member in sums.group.members):
+        fewest = _FEWEST_ROWS if self.traits(rows).programs else _THREADS_FEWEST_ROWS
+        if count < fewest or not all(_sums_rows(member.body, sums, count) for member in sums.group.members):
             return False
         if any(memory_owner(name, self.buffers) != name for name in (*rows.writes, *sums.group.writes)):
             return False
@@ -151,8 +179,10 @@ class _Pass:
 
     def _joined(self, rows: Group, sums: _ColumnSums) -> Group | None:
         """One group; None where the one reads what the other writes, in another order."""
-        each = rows.rows_each or _rows_each(rows.ranges[0])
-        own = tuple([_over_rows(member, rows, sums, each, self.lowered) for member in sums.group.members])
+        each = rows.rows_each or _rows_each(rows.ranges[0], self.traits(rows))
+        own = tuple(
+            [_over_rows(member, rows, sums, each, self.buffers, self.lowered.sizes) for member in sums.group.members]
+        )
         first = not {*rows.reads}.isdisjoint(sums.group.writes)
         members = (*own, *rows.members) if first else (*rows.members, *own)
         if not _flows_in_place(members):
@@ -170,10 +200,73 @@ class _Pass:
         )
 
 
-def _rows_each(count: int) -> int:
-    """Rows of a program: 1, 2 or a multiple of four, so that several run at a time."""
+def _rows_each(count: int, traits: DeviceTraits) -> int:
+    """Rows of a part; of a program 1, 2 or a multiple of four, so that several run at a time."""
+    if not traits.programs:
+        return min(max(-(-count // _THREAD_PARTS), _FEWEST_OF_PART), _MOST_OF_PART)
     each = ceil_div(count, PROGRAMS)
     return int(each if each <= 2 else -(-each // 4) * 4)
+
+
+class _Splitting:
+    """Cuts a group that sums columns in two: the sums of parts of the rows, and all that follows them. Gives
+    lower/split_reductions.py its buffers and loops."""
+
+    def __init__(self, owner: _Pass) -> None:
+        self.owner, self.sizes = owner, owner.lowered.sizes
+
+    def split(self, group: Group) -> tuple[Group, Group] | None:
+        """None where the group is no such group, or has loops along the rows that sum nothing."""
+        if type(group) is not Group or len(group.ranges) != 1 or len(group.inner_ranges) != 1 or group.rows_each:
+            return None
+        (columns,), (rows,) = group.ranges, group.inner_ranges
+        if not isinstance(columns, int) or not isinstance(rows, int):
+            return None
+        if not _FEWEST_COLUMNS <= columns <= _THREADS_MOST_COLUMNS or rows < _THREADS_FEWEST_ROWS:
+            return None
+        each = _rows_each(rows, self.owner.traits(group))
+        cut = Split(0, each, -(-rows // each), rows % each == 0)
+        first: list[Loops] = []
+        behind: list[Loops] = []
+        for member in group.members:
+            if not member.body.reduction_vars and len(member.body.vars) == 1:
+                behind.append(member)
+            elif member.body.reduction_vars and is_separable(member.body):
+                self._split_member(member, cut, first, behind)
+            else:
+                return None
+        if {*_read(first)} & {name for member in behind for name in member.outputs}:
+            return None
+        return (
+            group_of(group.name, first, (cut.pieces, columns), frozenset(), (each,)),
+            group_of(f"{group.name}_sums", behind, (columns,), group.internal, (cut.pieces,)),
+        )
+
+    def _split_member(self, member: Loops, cut: Split, first: list[Loops], behind: list[Loops]) -> None:
+        device = self.owner.buffers[member.outputs[0]].layout.device
+        partial = partial_results(self, member.body, cut, device)
+        first.append(replace(member, outputs=partial.names, body=partial.body))
+        for outputs, body in combined_results(self, member.body, cut, partial, member.outputs, device):
+            behind.append(replace(member, outputs=outputs, body=body))
+
+    def freeze(
+        self,
+        body: Callable[[Any], None],
+        variables: tuple[Symbol, ...],
+        ranges: Sizes,
+        reduced: tuple[Symbol, ...] = (),
+        reduced_ranges: Sizes = (),
+    ) -> LoopBody:
+        return freeze(body, variables, ranges, reduced, reduced_ranges, _dtypes(self.owner.buffers), self.sizes)
+
+    def new_buffer(self, shape: Any, strides: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+        name = f"part_sums{len(self.owner.buffers)}"
+        self.owner.buffers[name] = Buffer(name, Layout(shape, strides, dtype, device))
+        return Tensor(shape, dtype, device, Stored(name, strides), sizes=self.sizes)
+
+
+def _read(members: Sequence[Loops]) -> Iterator[str]:
+    return (access.buffer for member in members for access in summarize(member).loads)
 
 
 def _column_sums(step: Step) -> _ColumnSums | None:
@@ -218,7 +311,9 @@ def _follows(body: LoopBody, reference: IndexRef, part: Symbol, row: Symbol, row
     return step is not None and index.coefficient(part) == step * rows
 
 
-def _over_rows(member: Loops, rows: Group, sums: _ColumnSums, each: int, lowered: Lowered) -> Loops:
+def _over_rows(
+    member: Loops, rows: Group, sums: _ColumnSums, each: int, buffers: Mapping[str, Buffer], sizes: SizeKnowledge
+) -> Loops:
     """The node with the loops of the rows: each element is added to the sum of its program and column."""
     body = member.body
     widest = max((other.body for other in rows.members), key=lambda one: len(one.vars) + len(one.reduction_vars))
@@ -238,12 +333,12 @@ def _over_rows(member: Loops, rows: Group, sums: _ColumnSums, each: int, lowered
                 ops.store(op.args[0], place, replay.value(value.position), "row_sum")
 
     ranges = (*rows.ranges, *rows.inner_ranges)
-    made = freeze(function, (at_row, at_column), ranges, (), (), _dtypes(lowered), lowered.sizes)
+    made = freeze(function, (at_row, at_column), ranges, (), (), _dtypes(buffers), sizes)
     return replace(member, body=made)
 
 
-def _dtypes(lowered: Lowered) -> Any:
-    return lambda name: lowered.buffers[name].layout.dtype
+def _dtypes(buffers: Mapping[str, Buffer]) -> Callable[[str], torch.dtype]:
+    return lambda name: buffers[name].layout.dtype
 
 
 def _sums_rows(body: LoopBody, sums: _ColumnSums, count: int) -> bool:

@@ -81,8 +81,8 @@ class Group:
     further loops of a member, `vars` (pointwise) or `reduction_vars`, are the inner loops, `inner_ranges`: a member
     has either none or all of them, under the same symbols as other members.
 
-    rows_each: programs run so many iterations of the only shared loop one after the other, and add up what stores of
-    mode "row_sum" store; 0 where no member has such stores.
+    rows_each: so many iterations of the only shared loop run one after the other, and add up what stores of mode
+    "row_sum" store; 0 where no member has such stores.
     """
 
     name: str

@@ -43,12 +43,19 @@ def make_group(
             spaces = (outer, outer_sizes, (), ())
         members.append(substitute_loops(member.node, where, *spaces, knowledge))
     changed, ranges, inner_ranges = collapse_group(members, len(outer), knowledge)
+    return group_of(name, changed, ranges, internal, inner_ranges)
+
+
+def group_of(
+    name: str, members: Sequence[Loops], ranges: Sizes, internal: frozenset[str], inner_ranges: Sizes
+) -> Group:
+    """The group of members whose loops are those of the group."""
     reads: dict[str, None] = {}
     writes: dict[str, None] = {}
-    for node in changed:
+    for node in members:
         for op in node.body.ops:
             _argument(op, internal, reads, writes)
-    return Group(name, changed, ranges, internal, tuple(reads), tuple(writes), inner_ranges)
+    return Group(name, tuple(members), ranges, internal, tuple(reads), tuple(writes), inner_ranges)
 
 
 def _in_memory_order(candidate: FusionCandidate, knowledge: SizeKnowledge) -> Space:

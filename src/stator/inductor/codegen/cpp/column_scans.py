@@ -41,10 +41,10 @@ def emit_column_scans(printer: Emitter) -> None:
                 if not kernel.values[position].loops & bit and printer._inner_place(position, phase) == depth:
                     printer._define(position)
             if depth < len(order.inner):
-                printer._loop(order.inner[depth], lambda: rows(depth + 1))
+                printer.loop(order.inner[depth], lambda: rows(depth + 1))
                 return
             printer.bounds = (loop, begin, end)
-            printer._loop(loop, columns)
+            printer.loop(loop, columns)
             printer.bounds = None
 
         def columns() -> None:

@@ -146,7 +146,7 @@ def _down_the_rows(emitter: Emitter, width: int) -> None:
             if not emitter.is_vector(position) and emitter._inner_place(position, phase) == depth:
                 emitter._define(position)
         if depth < len(inner):
-            emit_in_parts(emitter, depth, phase, lambda: emitter._loop(inner[depth], lambda: rows(depth + 1)))
+            emit_in_parts(emitter, depth, phase, lambda: emitter.loop(inner[depth], lambda: rows(depth + 1)))
             return
         with _vectors(emitter, width):
             for position in held:

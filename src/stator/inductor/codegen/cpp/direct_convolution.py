@@ -113,7 +113,7 @@ class _FollowingLoops(Emitter):
     def _parallel_loop(self) -> None:
         return None
 
-    def _loop(self, loop: int, body: Callable[[], None], shared: bool = False) -> None:
+    def loop(self, loop: int, body: Callable[[], None], shared: bool = False) -> None:
         name = self.kernel.loops[loop].name
         if loop == 0:
             body()
@@ -135,7 +135,7 @@ class _FollowingLoops(Emitter):
                     yield f"for (int64_t {row.name} = row; {row.name} < row + count; ++{row.name})"
                     ends = f"{column.name} < column + width"
                     yield f"    for (int64_t {column.name} = column; {ends}; {column.name} += LANES)"
-                    yield f"        __builtin_prefetch({self._at(buffer, index)}, {written});"
+                    yield f"        __builtin_prefetch({self.at(buffer, index)}, {written});"
 
     def load(self, value: KernelValue, vector: bool) -> str:
         if value.args[0] != SUMS:

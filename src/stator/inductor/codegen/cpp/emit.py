@@ -21,10 +21,11 @@ from .indices import VectorIndexContext, print_vector_index
 from .loop_sizes import may_suit_threads, part_bounds, parts, rest, shared_loop, suits_threads, work
 from .partial_sums import emit_in_parts, part_depth
 from .phases import Phase, PhasePlan, plan_phases
+from .row_parts import emit_rows_in_parts
 from .row_sums import own_rows, row_of_sums, skip_of_others
 from .scans import begin_scan, declare_carries, of_valid_lanes, scanned, scans
 from .several_accumulators import emit_with_several
-from .types import COMBINE, KIND, SCALAR, VECTOR, identity, literal
+from .types import COMBINE, COMBINE_STORED, KIND, SCALAR, VECTOR, identity, literal
 from .values import print_value
 from .vectorize import LoopOrder, tiled_load
 
@@ -135,7 +136,8 @@ class Emitter:
             return
         if depth == len(outer) - 1 and self._columns_printed():
             return
-        self._loop(outer[depth], lambda: self._outer(depth + 1), shared=depth == self.parallel_at)
+        loop = partial(emit_rows_in_parts, self) if self.kernel.rows_each else self.loop
+        loop(outer[depth], lambda: self._outer(depth + 1), shared=depth == self.parallel_at)
 
     def _columns_printed(self) -> bool:
         """Print the last outer loop in blocks of columns, if the kernel is such a reduction (ColumnEmitter)."""
@@ -148,7 +150,7 @@ class Emitter:
             return -1
         return max((at + 1 for at, loop in enumerate(self.order.outer) if value.loops & (1 << loop)), default=0)
 
-    def _loop(self, loop: int, body: Callable[[], None], shared: bool = False) -> None:
+    def loop(self, loop: int, body: Callable[[], None], shared: bool = False) -> None:
         name, whole = self.kernel.loops[loop].name, self.kernel.fills_lanes(loop)
         pragma = "#pragma omp for schedule(static) nowait"
         if self.bounds is not None and self.bounds[0] == loop:
@@ -223,7 +225,7 @@ class Emitter:
                     step = self.size_text(start.coefficient(self.lane_symbol))
                     self.line(f"{VECTOR[KIND[value.dtype]]} tile{position}[LANES];")
                     self.line(
-                        f"load_tile(tile{position}, {self._at(value.args[0], start)}, {step}, {self.lanes}, {rows});"
+                        f"load_tile(tile{position}, {self.at(value.args[0], start)}, {step}, {self.lanes}, {rows});"
                     )
             with self.block(f"for (int64_t {name} = {name}b; {name} < {name}b + {rows}; ++{name})"):
                 body()
@@ -324,7 +326,7 @@ class Emitter:
                     self._keep(position)
         if depth < len(inner):
             body = partial(self._inner, depth + 1, phase)
-            loop = partial(self._loop, inner[depth], body)
+            loop = partial(self.loop, inner[depth], body)
             emit_in_parts(self, depth, phase, partial(emit_with_several, self, depth, phase, loop, body))
             return
         for position in phase.reduces:
@@ -393,7 +395,7 @@ class Emitter:
             return None
         return index.coefficient(self.lane_symbol) if self.lane_symbol is not None else 0
 
-    def _at(self, buffer: str, index: Expr) -> str:
+    def at(self, buffer: str, index: Expr) -> str:
         text = self.kernel.indices.index(index)
         return f"{self.pointers[buffer]} + {text}" if text != "0" else self.pointers[buffer]
 
@@ -411,9 +413,9 @@ class Emitter:
         lanes = self.operand(mask.position, True)
         step = self._step(index)
         if step == 1:
-            read = f"load_masked({self._at(buffer, index)}, {lanes}, {self.lanes})"
+            read = f"load_masked({self.at(buffer, index)}, {lanes}, {self.lanes})"
         elif step is not None:
-            read = f"load_strided({self._at(buffer, index)}, {self.size_text(step)}, {lanes}, {self.lanes})"
+            read = f"load_strided({self.at(buffer, index)}, {self.size_text(step)}, {lanes}, {self.lanes})"
         else:
             read = f"gather({self.pointers[buffer]}, {self._positions(index)}, {lanes}, {self.lanes})"
         return f"select({lanes}, {read}, splat({neutral}))"
@@ -435,12 +437,12 @@ class Emitter:
 
     def _load(self, buffer: str, index: Expr, vector: bool) -> str:
         if not vector or not self._varies(index):
-            return f"load_one({self._at(buffer, index)})"
+            return f"load_one({self.at(buffer, index)})"
         step = self._step(index)
         if step == 1:
-            return f"load({self._at(buffer, index)}{self._tail()})"
+            return f"load({self.at(buffer, index)}{self._tail()})"
         if step is not None:
-            return f"load_strided({self._at(buffer, index)}, {self.size_text(step)}, {self.lanes})"
+            return f"load_strided({self.at(buffer, index)}, {self.size_text(step)}, {self.lanes})"
         return f"gather({self.pointers[buffer]}, {self._positions(index)}, {self.lanes})"
 
     def _tail(self) -> str:
@@ -449,7 +451,7 @@ class Emitter:
     def _store(self, store: Store) -> None:
         vector = bool(store.loops & self.vector_bit)
         step = self._step(store.index)
-        target = self._at(store.buffer, store.index)
+        target = self.at(store.buffer, store.index)
         value = self.operand(store.value, vector)
         if store.mode is not None or store.mask is not None:
             self._unusual_store(store, target, value)
@@ -470,9 +472,8 @@ class Emitter:
             text = f"store({target}, op_add(load({target}{tail}), {value}){tail});"
         elif store.mode == "add":
             text = f"add_shared({target}, {value}, alone);"
-        elif store.mode in ("max", "min", "mul"):
-            operation = store.mode if store.mode == "mul" else f"{store.mode}imum"
-            text = f"store_one({target}, op_{operation}(load_one({target}), {value}));"
+        elif store.mode in COMBINE_STORED:
+            text = f"store_one({target}, {COMBINE_STORED[store.mode]}(load_one({target}), {value}));"
         else:
             text = f"store_one({target}, {value});"
         if store.mask is not None:

@@ -117,3 +117,7 @@ COMBINE = {
     "xor_sum": "op_bitwise_xor",
     "logsumexp": "op_logaddexp",
 }
+
+
+# Of stores that combine the value with the content of memory
+COMBINE_STORED = {"max": "op_maximum", "min": "op_minimum", "mul": "op_mul", "row_sum": "op_add"}

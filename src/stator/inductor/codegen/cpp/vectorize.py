@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from stator.inductor.codegen.kernel import Kernel, KernelValue
+from stator.inductor.codegen.kernel import Kernel, KernelValue, Store
 from stator.inductor.loops.vocabulary import HEAVY
 from stator.shapes.expr import Expr
 
@@ -36,11 +36,11 @@ def choose_order(kernel: Kernel, enabled: bool = True) -> LoopOrder:
     inner = tuple(range(kernel.outer, len(kernel.loops)))
     if enabled and (along := loop_along_rows(kernel)) is not None:
         return LoopOrder(_last(outer, along), inner, along)
-    if not enabled or not kernel.loops or any(store.mode or store.mask is not None for store in kernel.stores):
+    if not enabled or not kernel.loops or any(_is_unusual(store) for store in kernel.stores):
         return LoopOrder(outer, inner, None)
     accesses = _accesses(kernel)
     # later loops come first, so that they win ties
-    candidates = [*reversed(inner), *reversed(outer)]
+    candidates = [*reversed(inner), *([] if kernel.rows_each else reversed(outer))]
     if kernel.ordered and inner:
         # a scan along the lanes costs several steps, which empty lanes take as well
         short = bool(kernel.scans) and _waste(kernel.typical[inner[-1]]) > _MOST_WASTE
@@ -58,6 +58,10 @@ def choose_order(kernel: Kernel, enabled: bool = True) -> LoopOrder:
     if tile is not None:
         return LoopOrder((*(loop for loop in outer if loop not in (chosen, tile)), chosen, tile), inner, chosen, tile)
     return LoopOrder(_heavy_outside(kernel, outer, chosen), inner, chosen)
+
+
+def _is_unusual(store: Store) -> bool:
+    return store.mode not in (None, "row_sum") or store.mask is not None
 
 
 def _last(loops: tuple[int, ...], chosen: int) -> tuple[int, ...]:

@@ -1,0 +1,50 @@
+"""Prints the loop over rows that are added up column by column: part by part, each with sums of its own in memory. The
+schedule makes such kernels (schedule/column_sums.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from stator.inductor.codegen.kernel import Kernel
+from stator.inductor.sizes import ceil_div, product
+from stator.shapes.expr import ZERO, Expr, Symbol
+
+from .loop_sizes import part_bounds
+
+
+class RowPartsContext(Protocol):
+    """The members of a kernel's emitter (emit.Emitter) that print rows in parts."""
+
+    kernel: Kernel
+    bounds: tuple[int, str, str] | None
+
+    def line(self, text: str) -> None: ...
+    def block(self, head: str, *first: str) -> AbstractContextManager[None]: ...
+    def loop(self, loop: int, body: Callable[[], None]) -> None: ...
+    def at(self, buffer: str, index: Expr) -> str: ...
+
+
+def emit_rows_in_parts(printer: RowPartsContext, loop: int, body: Callable[[], None], shared: bool) -> None:
+    """Emit the only outer loop. Threads share the parts; the sums of a part begin as zeros."""
+    kernel, each = printer.kernel, printer.kernel.rows_each
+    if shared:
+        printer.line("#pragma omp for schedule(static) nowait")
+    with printer.block(f"for (int64_t part = 0; part < {kernel.text(ceil_div(kernel.sizes[loop], each))}; ++part)"):
+        for text in part_bounds(kernel, loop, str(each)):
+            printer.line(text)
+        start = {kernel.loops[loop]: Symbol("begin"), **dict.fromkeys(kernel.loops[kernel.outer :], ZERO)}
+        columns = kernel.text(product(kernel.sizes[kernel.outer :]))
+        for store in kernel.stores:
+            if store.mode == "row_sum":
+                sums = printer.at(store.buffer, store.index.substitute(start))
+                printer.line(f"__builtin_memset({sums}, 0, {columns} * sizeof(float));")
+
+        def one_row() -> None:
+            printer.bounds = None
+            body()
+
+        printer.bounds = (loop, "begin", "end")
+        printer.loop(loop, one_row)
+        printer.bounds = None
