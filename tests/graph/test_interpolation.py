@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from symbolic_graphs import SymbolicGraph
+from tests.differential import BY_BACKEND, Counts, assert_same_outcome, observe
 
 import stator
 from stator import pipeline
@@ -43,6 +44,22 @@ def test_to_a_size(mode: str, spatial: int) -> None:
 @pytest.mark.parametrize(("mode", "spatial"), [case for case in CASES if case[0] != "area"])
 def test_by_a_factor(mode: str, spatial: int) -> None:
     check(lambda x: F.interpolate(x, scale_factor=1.7, mode=mode), spatial)
+
+
+def test_averages_by_a_factor() -> None:
+    """Sizes of the windows are quotients by sizes that are zero for images of one row."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x.neg(), scale_factor=0.5, mode="area").neg()
+
+    compiled = stator.compile(program)
+    counts = Counts()
+    for height, width in ((8, 10), (12, 16), (20, 6), (9, 8), (13, 12), (7, 11), (15, 5), (1, 8), (6, 30)):
+        x = torch.randn(2, 3, height, width, requires_grad=True)
+        assert_same_outcome(observe(compiled, [x]), observe(program, [x]), BY_BACKEND["inductor"])
+    # for the first sizes; where windows divide the images, their heights, or nothing; without a row
+    assert counts.compilations == 5
+    assert counts["dynamo.refused_symbols"] == 0
 
 
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])

@@ -81,6 +81,13 @@ def test_only_the_sizes_that_are_told_answer_as_numbers_above_one() -> None:
     assert facts(environment) == ["stride - 2 >= 0", "a - 2 >= 0"]
 
 
+def test_a_size_that_does_not_exist_for_one_answers_as_for_more() -> None:
+    environment, (a,) = sizes(a=8)
+    with assume_several([floor_div(a + 5, a - 1)]):  # a division by zero if a is 1
+        assert environment.decide(compare(">", a, 1))
+    assert not environment.facts
+
+
 def test_whether_a_tensor_is_empty_is_a_fact() -> None:
     environment, (a,) = sizes(a=6)
     environment.rely_on_elements(a)

@@ -272,9 +272,12 @@ class Environment:
         return None
 
     def _is_one_with(self, symbol: Symbol, size: Expr) -> bool:
-        """Whether a size has no more than one element if `symbol` is 1."""
+        """Whether a size has no more than one element if `symbol` is 1, or does not exist: a division by zero."""
         both = (size, self.simplify(size))
-        return any(one.substitute({symbol: as_expr(1)}).bounds(self.ranges)[1] < _SEVERAL for one in both)
+        try:
+            return any(one.substitute({symbol: as_expr(1)}).bounds(self.ranges)[1] < _SEVERAL for one in both)
+        except ZeroDivisionError:
+            return True
 
     def rely_on_elements(self, size: Expr) -> None:
         """Rely on whether the size of a tensor is zero, so that nothing else has to ask. A size without a hint may be
