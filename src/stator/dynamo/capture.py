@@ -19,7 +19,17 @@ from . import handlers
 from .graph import input_facts
 from .guards.global_state import read_global_state
 from .guards.guard import Guard, GuardKind
-from .guards.source import AttrSource, CellSource, FunctionSource, ItemSource, LocalSource, ReadSource
+from .guards.source import (
+    AttrSource,
+    CellSource,
+    FunctionSource,
+    ItemSource,
+    LocalSource,
+    ReadSource,
+    SizeSource,
+    Source,
+    variable_of,
+)
 from .handlers import opcodes, polyfills
 from .host.break_kinds import PROGRAM_ERRORS, break_hint
 from .host.naming import class_name, is_python_class
@@ -44,7 +54,7 @@ from .values.containers.slices import RangeValue, SliceValue
 from .values.deferred_text import PendingTextValue
 from .values.objects import ObjectValue
 from .values.scopes import CellValue, is_empty
-from .values.symbolic_numbers import SymbolicNumber
+from .values.symbolic_numbers import SymbolicNumber, is_open
 from .values.tensors.tensor import TensorValue
 
 _REGISTERED = (handlers, input_facts, opcodes, polyfills)  # importing them fills the registries
@@ -324,9 +334,9 @@ class _Attempt:
         )
         if inner and _may_run_as_it_is(context) and not reconstructor.only_reads():
             raise unsupported("reconstruct", "new objects on the way to a break before which nothing is compiled")
-        varying = _varying_locals(frame)
+        varying, changing = _varying_locals(frame), _changing_locals(frame)
         exit_ = Break(
-            frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, left, private, varying
+            frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, left, private, varying, changing
         )
         return self._captured(frame, reconstructor, effects, exit_)
 
@@ -346,8 +356,10 @@ class _Attempt:
         }
         handlers = tuple((position, _IN_PLACE) for position in frame.handlers)
         cells = dict.fromkeys(frame.cells, _IN_PLACE)
-        varying = _varying_locals(frame)
-        return Break(frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, varying=varying)
+        kept_handlers, varying, changing = frame.handlers_kept, _varying_locals(frame), _changing_locals(frame)
+        return Break(
+            frame.now, stack, names, cells, self.reason, handlers, kept_handlers, varying=varying, changing=changing
+        )
 
     def _effects(self, reconstructor: FrameReconstructor, *, ends: bool) -> list[Effect]:
         """`ends`: the frame returns."""
@@ -468,6 +480,22 @@ def _varying_locals(frame: Frame) -> frozenset[str]:
     """The variables that hold lists and tuples whose lengths change from call to call."""
     sources = ((name, value.source) for name, value in frame.locals.items())
     return frozenset(name for name, source in sources if source is not None and changes_length(frame.context, source))
+
+
+def _changing_locals(frame: Frame) -> dict[Source, int]:
+    """The numbers and sizes in the variables that change from call to call, so that code behind the break is compiled
+    for many of them at once. The value is the number of changes seen."""
+    in_place = {name for name, value in frame.locals.items() if value.source == LocalSource(name)}
+    changes = frame.context.changing.items()
+    found = {source: count for source, count in changes if variable_of(source) in in_place}
+    for name, value in frame.locals.items():
+        if isinstance(value, TensorValue):
+            for dim, size in enumerate(value.fake.shape):
+                if isinstance(size, torch.SymInt) and size.node.has_hint():
+                    found.setdefault(SizeSource(LocalSource(name), dim), 0)
+        elif is_open(value) and value.kind in (int, float):
+            found.setdefault(LocalSource(name), 0)
+    return found
 
 
 def _locals(reconstructor: FrameReconstructor, frame: Frame) -> dict[str, Recipe]:

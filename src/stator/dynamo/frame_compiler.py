@@ -345,7 +345,10 @@ class FrameCompiler:
 
     def continuation(self, captured: CapturedFrame, point: ResumePoint) -> Any:
         """The callable that resumes a frame of this capture at `point`; see `emit`."""
-        return self._continuation(captured.function.__globals__, point)
+        made = self._continuation(captured.function.__globals__, point)
+        if made._cache is not None and isinstance(captured.exit, Break):
+            made._cache.miss.expect_changes(captured.exit.changing)
+        return made
 
     def _continuation(self, namespace: dict[str, Any], point: ResumePoint, *, joined: bool = False) -> Any:
         """`joined`: the callable takes, as a last argument, the continuation of the called function."""

@@ -10,6 +10,9 @@ from tests.scenarios import BACKENDS
 from tests.varying_sizes import check_sizes
 from torch._higher_order_ops import while_loop
 
+import stator
+from stator.base import counters
+
 pytestmark = pytest.mark.fixed_sizes  # counts the versions of sizes that become symbols by changing
 
 
@@ -117,3 +120,24 @@ def test_loops_of_many_sizes_need_two_versions(program: Any, backend: str) -> No
         return program(in_python, x, limit)
 
     check_sizes(function, lambda size: (torch.rand(size, 4), torch.tensor(4)), expected=expected, backend=backend)
+
+
+@pytest.mark.fixed_sizes
+def test_code_behind_a_break_knows_which_sizes_changed_before() -> None:
+    def program(x: torch.Tensor, scale: int) -> torch.Tensor:
+        made = x.sin()
+        if x.shape[0] > 8:
+            torch._dynamo.graph_break()
+            return made * scale + x
+        return made - x
+
+    stator.reset()
+    compiled = stator.compile(program)
+    for rows, scale in ((3, 2), (5, 3), (10, 4)):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(compiled(x, scale), program(x, scale))
+    before = counters.counts["dynamo.compiled_frames"]
+    for rows, scale in ((12, 4), (9, 4), (17, 4)):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(compiled(x, scale), program(x, scale))
+    assert counters.counts["dynamo.compiled_frames"] == before

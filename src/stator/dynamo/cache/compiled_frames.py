@@ -228,6 +228,11 @@ class CacheMiss:
         self.unused = 0
         self.failures = 0
 
+    def expect_changes(self, changes: Mapping[Source, int]) -> None:
+        """Note changes that another frame has seen, which hands its variables over to this one."""
+        for source, count in changes.items():
+            self.changing[source] = max(count, self.changing[source])
+
     def _version(self, cache: Any, function: FunctionType, bound: dict[str, object]) -> Any:
         values = tuple(bound.values())
         for version in cache.versions[:_SHOWN_REASONS]:  # another thread may have compiled a version meanwhile

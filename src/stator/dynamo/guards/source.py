@@ -254,6 +254,16 @@ def is_fixed(source: Source) -> bool:
     )
 
 
+def variable_of(source: Source) -> str | None:
+    """The parameter of the frame from which a source leads on."""
+    at: Any = source
+    while not isinstance(at, LocalSource):
+        at = next(iter(at.args), None) if isinstance(at, CallSource) else getattr(at, "base", None)
+        if at is None:
+            return None
+    return at.name
+
+
 def is_in_local_class(source: Source) -> bool:
     """Whether the source reads from a class that was defined inside a function."""
     if isinstance(source, CallSource):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 from stator.base.errors import Unsupported, UserPlace
 from stator.dynamo.guards.guard import Guard
+from stator.dynamo.guards.source import Source
 
 from .reconstruct_ir import Effect, RaisedAt, Recipe
 
@@ -131,6 +133,8 @@ class Break:
     inner: tuple[InnerFrame, ...] = ()
     private_cells: tuple[str, ...] = ()  # names of cells that only the frame holds
     varying: frozenset[str] = frozenset()  # variables that hold containers whose lengths change from call to call
+    # numbers and sizes in the variables that change from call to call, with the number of changes seen
+    changing: Mapping[Source, int] = field(default_factory=dict)
 
     def inner_values(self) -> list[Recipe]:
         return [value for frame in self.inner for value in frame.values()]
