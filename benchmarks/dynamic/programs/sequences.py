@@ -53,9 +53,9 @@ class RecurrentCell(nn.Module):
         return self.head(state).log_softmax(-1)
 
 
-# loops over a size are unrolled until its third value; then what precedes the loop, its body and what follows it are
-# compiled apart, and again for the sizes that differ next
-@program(inputs=_sequences, sizes=_SIZES, few=_FEW, compilations=9)
+# loops over a size are unrolled until its third value; then what precedes the loop, one turn, several turns and what
+# follows the loop are compiled apart, turns also for a state that requires grad
+@program(inputs=_sequences, sizes=_SIZES, few=(*_FEW, (5, 6)), compilations=8)
 def recurrent_cell() -> nn.Module:
     return RecurrentCell()
 
@@ -76,8 +76,8 @@ class EulersMethod(nn.Module):
 @program(
     inputs=lambda batch, steps: {"x": torch.randn(batch, 8), "steps": steps},
     sizes=((16, 10), (16, 25), (16, 7), (64, 40), (16, 33)),
-    few=((3, 4), (3, 7), (5, 5), (4, 9)),
-    compilations=8,
+    few=((3, 4), (3, 7), (5, 5), (4, 9), (3, 10)),
+    compilations=10,
 )
 def eulers_method() -> nn.Module:
     return EulersMethod()

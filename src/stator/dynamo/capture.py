@@ -39,10 +39,10 @@ from .interpreter.generators import GeneratorValue
 from .interpreter.nested_break import calls_of_a_module, left_together, namespace_of_modules, receiver_of, user_code
 from .interpreter.reconstruction import FrameReconstructor
 from .interpreter.release_capture_state import dismantle
-from .interpreter.varying_loops import behind_for_iter, loop_counters
+from .interpreter.varying_loops import loop_counters
 from .interpreter.wrapping import CONSTANT_TYPES
 from .ir.capture_result import Break, BreakReason, CapturedFrame, InnerFrame, Return
-from .ir.prepared_code import callees_read_frames, prepare_code, reads_no_frame
+from .ir.prepared_code import callees_read_frames, item_parameter, prepare_code, reads_no_frame
 from .ir.reconstruct_ir import ConstantRecipe, Effect, Load, RaisedAt, Recipe
 from .ir.related_sizes import related_sizes
 from .ir.resume import closure_of, resumption_of
@@ -203,7 +203,7 @@ class _Attempt:
         if self.assumptions.end is not None:
             context.stop_at = self.assumptions.end.step
         self._go_on_handling(context, frame)
-        item = behind_for_iter(frame)
+        item = item_parameter(code)
         if item is not None:
             context.expected.add(LocalSource(item))
         context.expected.update(LocalSource(name) for name in loop_counters(frame.program, self.arguments))
@@ -240,6 +240,8 @@ class _Attempt:
         end, assumed = self._end(context, step, reason), self.assumptions
         if error.kind == "torch-error":
             end = replace(end, guards=_guards_of_error(context))
+        elif error.kind == "varying-loop":
+            end = replace(end, guards=context.loops.guards)
         if error.kind in PROGRAM_ERRORS:
             if assumed.error_when_compiling is not None:  # the program fails with either answer
                 answered_yes = replace(assumed, says_compiling=True)

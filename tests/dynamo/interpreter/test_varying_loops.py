@@ -15,7 +15,8 @@ from stator.base import counters
 from stator.dynamo import frame_compiler
 from stator.dynamo.capture import capture
 
-COUNTS = (3, 5, 7, 1, 0, 4, 9, 2, 8, 6)
+COUNTS = (3, 5, 7, 1, 0, 4, 9, 2, 11, 8, 6)
+FIRST_LONG = COUNTS.index(9) + 1  # a graph has several turns where as many are left
 
 
 def adds(x: torch.Tensor, count: int) -> torch.Tensor:
@@ -138,11 +139,143 @@ def _compiled_after(call: Callable[..., Any], eager: Callable[..., Any], steady:
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_bound_that_changes_needs_no_version_for_each_value(function: Any) -> None:
     stator.reset()
-    assert _compiled_after(stator.compile(function), function, 6) == 0
+    assert _compiled_after(stator.compile(function), function, FIRST_LONG) == 0
+
+
+LONG = (5, 9, 30, 13, 16, 3, 21, 40)
+
+
+def returns_early(x: torch.Tensor, count: int) -> torch.Tensor:
+    for at in range(0, 3 * count, 3):
+        x = x * 0.5 + at
+        if at == 33:
+            return x - 1
+    return x
+
+
+def breaks_the_graph_once(x: torch.Tensor, count: int) -> torch.Tensor:
+    for at in range(count):
+        x = x * 0.5
+        if at == 11:
+            torch._dynamo.graph_break()
+        x = x + at
+    return x
+
+
+def changes_things(x: torch.Tensor, count: int) -> tuple[torch.Tensor, list[int], dict[str, Any]]:
+    found: list[int] = []
+    state = {"turns": 0}
+    made = x.clone()
+    for at in range(count):
+        made[at % 4].add_(x[0] * at)
+        found.append(at)
+        state["turns"] += 1
+    return made, found, state
+
+
+def asks_for_half(x: torch.Tensor, count: int) -> torch.Tensor:
+    for at in range(count):
+        x = x * 0.5 + at if at < count // 2 else x.sin() - at
+    return x
+
+
+def handles_errors(x: torch.Tensor, count: int) -> torch.Tensor:
+    for at in range(count):
+        try:
+            x = x * 0.5 + 6 // (11 - at)
+        except ZeroDivisionError:
+            x = x - 1
+        finally:
+            x = x + 0.25
+    return x
+
+
+def nested_long(x: torch.Tensor, count: int) -> torch.Tensor:
+    for row in range(count):
+        for column in range(row):
+            x = x * 0.5 + column
+        x = x - row
+    return x
+
+
+def two_loops(x: torch.Tensor, count: int) -> torch.Tensor:
+    for at in range(count):
+        x = x * 0.5 + at
+    for at in range(2 * count, 0, -2):
+        x = x * 0.5 - at
+    return x
+
+
+def keeps_the_iterator(x: torch.Tensor, count: int) -> tuple[torch.Tensor, list[int]]:
+    numbers = iter(range(count))
+    for at in numbers:
+        x = x * 0.5 + at
+        if at == 12:
+            break
+    return x, list(numbers)
+
+
+ENDS = [
+    adds,
+    from_the_end,
+    returns_early,
+    breaks_the_graph_once,
+    changes_things,
+    asks_for_half,
+    handles_errors,
+    nested_long,
+    two_loops,
+    keeps_the_iterator,
+]
+
+
+@pytest.mark.parametrize("function", ENDS)
+def test_several_turns_at_once_do_what_single_turns_do(function: Callable[..., Any]) -> None:
+    compiled = stator.compile(function, backend="aot_eager")
+    limits = counters.counts["dynamo.recompile_limit"]
+    for count in (*LONG, *LONG):
+        x = torch.randn(4, 3, requires_grad=True)
+        assert_same(compiled(x, count), function(x, count), ROUNDED)
+    assert counters.counts["dynamo.recompile_limit"] == limits
+
+
+@pytest.mark.fixed_sizes
+def test_a_long_loop_takes_few_graphs() -> None:
+    calls = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        def run(*args: Any) -> Any:
+            calls.append(graph)
+            return graph(*args)
+
+        return run
+
+    compiled = stator.compile(adds, backend=backend)
+    x = torch.randn(3)
+    for count in (4, 6, 12, 5, 27):
+        calls.clear()
+        torch.testing.assert_close(compiled(x, count), adds(x, count))
+    assert len(calls) == 3 + 3  # 27 turns: three times eight, and three
+
+
+def test_an_error_in_one_of_several_turns_leaves_what_came_before() -> None:
+    def fills(x: torch.Tensor, count: int) -> torch.Tensor:
+        for at in range(count):
+            x[at].add_(at)
+        return x
+
+    compiled = stator.compile(fills)
+    for count in (3, 5, 9, 12, 5):
+        torch.testing.assert_close(compiled(torch.ones(12), count), fills(torch.ones(12), count))
+    found, expected = torch.ones(12), torch.ones(12)
+    for call, x in ((compiled, found), (fills, expected)):
+        with pytest.raises(IndexError):
+            call(x, 15)
+    torch.testing.assert_close(found, expected)
 
 
 def test_gradients_flow_through_a_loop_of_any_length() -> None:
-    weight = torch.randn(4, 4, requires_grad=True)
+    weight = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
 
     def steps(x: torch.Tensor, count: int) -> torch.Tensor:
         for _ in range(count):
@@ -151,7 +284,7 @@ def test_gradients_flow_through_a_loop_of_any_length() -> None:
 
     compiled = stator.compile(steps)
     for count in COUNTS:
-        x = torch.randn(3, 4, requires_grad=True)
+        x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
         found, expected = compiled(x, count), steps(x, count)
         torch.testing.assert_close(found, expected)
         leaves = (x, weight) if count else (x,)
@@ -176,7 +309,7 @@ def test_an_attribute_may_be_the_bound() -> None:
     model = Steps()
     compiled = stator.compile(model)
     for at, count in enumerate((*COUNTS, *COUNTS)):
-        if at == 5:
+        if at == FIRST_LONG:
             before = counters.counts["dynamo.compiled_frames"]
         model.count = count
         x = torch.randn(2, 4)

@@ -38,6 +38,7 @@ from stator.dynamo.host.native_status import native as _native
 from stator.dynamo.host.stance import may_compile, refuse_recompile
 from stator.dynamo.host.trusted_builtins import builtins_are_unchanged
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Retry
+from stator.dynamo.ir.prepared_code import item_parameter
 from stator.dynamo.ir.resume import closure_of, resumption_of
 
 from .dynamic_sources import (
@@ -128,7 +129,7 @@ def make_cache(
         joined function reached the limit, so that the inner frames are compiled apart.
     """
     cache = _native.Cache(
-        code, CacheMiss(compile_frame, options, fullgraph, as_function, receiver, inside, leave_inside)
+        code, CacheMiss(code, compile_frame, options, fullgraph, as_function, receiver, inside, leave_inside)
     )
     _caches.add(cache)
     return cache
@@ -177,6 +178,7 @@ class CacheMiss:
 
     def __init__(
         self,
+        code: CodeType,
         compile_frame: CompileFrame,
         options: CacheOptions,
         fullgraph: bool,
@@ -187,6 +189,7 @@ class CacheMiss:
     ) -> None:
         self.compile_frame, self.options, self.receiver, self.inside = compile_frame, options, receiver, inside
         self.leave_inside = leave_inside
+        self.variants = 1 if item_parameter(code) is None else 2  # of one turn and of several
         self.fullgraph, self.as_function = fullgraph, as_function
         self.failures = 0
         self.made_for: dict[int, NotedOwner] = {}  # by the id of a version
@@ -277,9 +280,9 @@ class CacheMiss:
 
     def _loops(self, bound: dict[str, object]) -> int:
         """The number of loops that a resumed frame is in. Each loop resumes in two ways: the next iteration and the
-        end. For joined frames, the count of the frame with most loops."""
+        end; the next iteration by one turn or by several. For joined frames, the count of the frame with most loops."""
         names = {} if self.inside is None else self.inside.names
-        own = sum(is_known_iterator(value) for name, value in bound.items() if name not in names)
+        own = sum(is_known_iterator(value) for name, value in bound.items() if name not in names) * self.variants
         if self.inside is None:
             return own
         inside = {there: bound[name] for name, there in names.items()}
@@ -356,7 +359,12 @@ class CacheMiss:
                 for around in around_compilations:
                     stack.enter_context(around())
                 unsteady = frozenset(place for place, times in self.changed_at.items() if times >= OFTEN)
-                known = CaptureAssumptions(dict(self.changing), frozenset(self.met), unsteady)
+                known = CaptureAssumptions(
+                    dict(self.changing),
+                    frozenset(self.met),
+                    unsteady,
+                    turn_by_turn=self._has_many(cache, bound, function),
+                )
                 version = self.compile_frame(function, bound, known, install)
         except Exception as error:
             if self._is_first_call_of_lazy_module(error):
@@ -371,6 +379,12 @@ class CacheMiss:
         self._note_owner(cache, version, function, bound)
         cache.versions = (version, *cache.versions)
         return version
+
+    def _has_many(self, cache: Any, bound: dict[str, object], function: FunctionType) -> bool:
+        """Whether half of the versions that an owner may have exist."""
+        owner = owner_of(bound, self.receiver, function)
+        made = sum(self._was_made_for(owner, version) for version in cache.versions)
+        return made * 2 >= self.options.recompile_limit * max(1, self._loops(bound))
 
     def _is_first_call_of_lazy_module(self, error: Exception) -> bool:
         """Whether lazy modules are about to make their parameters, so that this call runs eagerly."""

@@ -66,6 +66,11 @@ def upcoming(iterator: Any, index: int) -> Any:
     return kind.__getitem__(sequence, first + index * step)
 
 
+def range_step(iterator: Any) -> int:
+    """The difference between the items of an iterator over a range."""
+    return _ahead(iterator)[0].step
+
+
 def next_items(iterator: Any) -> list[Any]:
     """The next item or its parts; not necessarily all of them."""
     if not is_readable(iterator):

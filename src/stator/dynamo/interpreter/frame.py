@@ -63,6 +63,7 @@ class Frame(CaptureState):
         "contexts",
         "generator",
         "globals",
+        "handed_over",
         "handlers",
         "handlers_kept",
         "handling",
@@ -91,6 +92,8 @@ class Frame(CaptureState):
         self.program = program
         self.globals = scope
         self.locals = local_values
+        # the parameters of resume code, which drops those that are pushed
+        self.handed_over = dict(local_values) if program.resumption is not None else {}
         self.cells: dict[str, CellValue] = dict(zip(closure_of(program.code), closure, strict=True))
         self.name = name
         self.stack: list[Any] = []

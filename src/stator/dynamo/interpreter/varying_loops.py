@@ -3,22 +3,27 @@ whose condition depends on such numbers.
 
 Capture unrolls loops, so each length would need a version of its own. Instead, the graph ends before the FOR_ITER of
 such a loop, or at the jump that ends a turn: the interpreter takes the items, or jumps, and one compiled body serves
-all turns. A body that needs the values of the items or counters (`layers[i]`) would be compiled for each, so such a
-loop is unrolled after all. Capture finds out by following one turn with numbers that are no constants, and starts again
-with the answer. Rows of tensors need no such trial.
+all turns. Over ranges, the body of a small loop is compiled for several turns, too, which run where as many are left.
+
+A body that needs the values of the items or counters (`layers[i]`) would be compiled for each, so such a loop is
+unrolled after all. Capture finds out by following one turn with numbers that are no constants, and starts again with
+the answer. Rows of tensors need no such trial.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from stator.dynamo.bytecode import Instruction
-from stator.dynamo.guards.source import ConstantSource, SizeSource, StrideSource
+from stator.dynamo.guards.guard import Guard, GuardKind
+from stator.dynamo.guards.source import ConstantSource, ReadSource, SizeSource, StrideSource
+from stator.dynamo.host import iterator_state
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Loop, Retry
-from stator.dynamo.ir.prepared_code import PreparedCode, prepare_code
-from stator.dynamo.values.base import CaptureContext, Value, unsupported
+from stator.dynamo.ir.prepared_code import PreparedCode, item_parameter
+from stator.dynamo.values.base import CaptureContext, Lazy, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.iterators import ContainerIterator, EnumerateValue, RowsIterator, ZipValue
 from stator.dynamo.values.containers.live_iterators import LiveIterator
@@ -30,6 +35,8 @@ from .frame import Frame
 from .nested_break import user_code
 
 _UNROLLED_SIZES = 2  # number of values of a size for which loops over it are unrolled
+_MOST_TURNS = 8  # in one graph, of a loop whose number of turns changes
+_MOST_OPERATIONS = 64  # in these turns
 _FIRST_VALUES = "the loop is unrolled for the first values of its bound"
 _ONE_GRAPH = "the loop is unrolled because the graph may not end here"
 _NEEDS_NUMBERS = "the loop is unrolled because a turn needs its number"
@@ -51,13 +58,15 @@ class VaryingLoops:
         self._context = context
         self._assumptions = assumptions
         self._trial: _Trial | None = None
+        self._turns = 0  # of the resumed loop in this graph
+        self.guards: tuple[Guard, ...] = ()  # of a graph that has no further turn
 
     def next_item(self, frame: Frame, iterator: Value) -> Value | None:
         """The item of the next turn, None at the end. Raises Unsupported where the interpreter takes the items."""
         if self._trial is not None and iterator is self._trial.iterator:
             self.settle()
         if self._resumes_in(frame, iterator):
-            raise _left_to_the_interpreter()
+            return self._further_turn(frame, iterator)  # type: ignore[arg-type]
         if any(isinstance(one, RowsIterator) and one.untouched for one in _iterated(iterator)):
             raise _left_to_the_interpreter()
         if not self._varies(iterator):
@@ -70,6 +79,38 @@ class VaryingLoops:
         if not unrolled:
             raise _left_to_the_interpreter()
         return self._unrolled(iterator, _NEEDS_NUMBERS)
+
+    def _further_turn(self, frame: Frame, iterator: LiveIterator) -> Value:
+        """The item of the next turn in a graph that resumed in a turn. Raises Unsupported if the graph has all of its
+        turns."""
+        context = self._context
+        if not self._turns:
+            self._turns = self._turns_together(iterator)
+        if iterator.position + 1 >= self._turns:
+            raise _left_to_the_interpreter()
+        step = iterator_state.range_step(iterator.obj)
+        first = frame.handed_over[item_parameter(frame.program.code)]  # type: ignore[index]
+        first = first.realize(context) if type(first) is Lazy else first
+        if not is_open(first):  # turns with other numbers need another version
+            raise _left_to_the_interpreter()
+        if not iterator.position:
+            context.guard(_range_step(iterator), GuardKind.EQUALS, step)
+        iterator.pass_item(context)
+        return context.binary(operator.add, first, context.constant(iterator.position * step))
+
+    def _turns_together(self, iterator: LiveIterator) -> int:
+        """The number of turns in one graph, which resumed in a turn and has followed it. Guards tell graphs of several
+        turns from those of one, which runs when fewer are left."""
+        operations = self._context.recorder.op_count
+        if type(iterator.obj) not in iterator_state.OVER_RANGES or not operations or self._assumptions.turn_by_turn:
+            return 1
+        turns = _MOST_TURNS if operations * _MOST_TURNS <= _MOST_OPERATIONS else _MOST_TURNS // 2
+        if operations * turns > _MOST_OPERATIONS or _range_step(iterator) in self._context.changing:
+            return 1
+        if iterator_state.has_upcoming(iterator.obj, turns - 2):
+            return turns
+        self.guards = (Guard(iterator.read(iterator_state.has_upcoming, turns - 2), GuardKind.EQUALS, False),)
+        return 1
 
     def _unrolled(self, iterator: Value, why: str) -> Value | None:
         """The item of the next turn. Facts about the bounds of a range say why it is unrolled."""
@@ -174,7 +215,7 @@ class VaryingLoops:
 
     def _resumes_in(self, frame: Frame, iterator: Value) -> bool:
         """Whether the frame resumed behind this very FOR_ITER, where the interpreter took the item before."""
-        if not isinstance(iterator, LiveIterator) or behind_for_iter(frame) is None:
+        if not isinstance(iterator, LiveIterator) or item_parameter(frame.program.code) is None:
             return False
         return frame.program.user_index(frame.now) == frame.program.resumption.point.index - 1  # type: ignore[union-attr]
 
@@ -260,16 +301,8 @@ def stored_names(program: PreparedCode, start: int, end: int) -> set[str]:
     return found
 
 
-def behind_for_iter(frame: Frame) -> str | None:
-    """The parameter of the item, if the frame resumes behind a FOR_ITER that took one. None otherwise."""
-    resumption = frame.program.resumption
-    if resumption is None or resumption.point.inner is not None or not resumption.point.index:
-        return None
-    point = resumption.point
-    loop = prepare_code(point.code).instructions[point.index - 1]
-    if loop.opname != "FOR_ITER" or loop.target is None or loop.target.index == point.index:
-        return None
-    return point.stack_parameter(len(point.stack) - 1)
+def _range_step(iterator: LiveIterator) -> ReadSource:
+    return ReadSource(iterator_state.range_step, (iterator.source,))  # type: ignore[arg-type]
 
 
 def _left_to_the_interpreter() -> Exception:

@@ -44,6 +44,7 @@ class CaptureAssumptions:
     known_sizes: the graph ends ahead of operators that make sizes or numbers depend on data.
     constants: sources of sizes that are constants, however often they changed, with the line that needs it.
     unrolled: loops whose number of turns changes between calls: whether capture unrolls the loop.
+    turn_by_turn: graphs of loops whose number of turns changes have one turn, because the frame has many versions.
     relies_on_changes: the graph must not end, so it specializes on those numbers however often they changed.
     called_apart: code of functions at whose call a graph without operators ends, rather than inside of the function;
         also code that resumes several frames, whose outermost frame is left at its call.
@@ -63,6 +64,7 @@ class CaptureAssumptions:
     known_sizes: bool = False
     constants: Mapping[Source, UserPlace | None] = field(default_factory=dict)
     unrolled: Mapping[Loop, bool] = field(default_factory=dict)
+    turn_by_turn: bool = False
     relies_on_changes: bool = False
     called_apart: frozenset[CodeType] = frozenset()
     leaves_small: bool = False

@@ -89,6 +89,18 @@ class PreparedCode:
         return found
 
 
+def item_parameter(code: CodeType) -> str | None:
+    """The parameter of the item, if this code resumes a frame behind a FOR_ITER that took one. None otherwise."""
+    resumption = resumption_of(code)
+    if resumption is None or resumption.point.inner is not None or not resumption.point.index:
+        return None
+    point = resumption.point
+    loop = prepare_code(point.code).instructions[point.index - 1]
+    if loop.opname != "FOR_ITER" or loop.target is None or loop.target.index == point.index:
+        return None
+    return point.stack_parameter(len(point.stack) - 1)
+
+
 # functions that return the program's own frame, which must then be a single frame from beginning to end
 _KEEPS_FRAMES = frozenset({"_getframe", "currentframe"})
 

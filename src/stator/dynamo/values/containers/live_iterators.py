@@ -57,6 +57,13 @@ class LiveIterator(IteratorValue):
             context.guards.presence_known(source)
         return context.wrap(item, source)
 
+    def pass_item(self, context: CaptureContext) -> None:
+        """Take the next item, which is there and whose value the caller knows."""
+        self.steps += 1
+        self.position += 1
+        context.mutations.iterator(self)
+        context.live_iterators[id(self)] = self
+
     def _check_unchanged(self, context: CaptureContext) -> None:
         """The next items come from the real container: captured code must not have changed it, and guards hold that no
         changed object is the container in another call."""
