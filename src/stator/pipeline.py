@@ -237,7 +237,8 @@ def compile_graph(
         gm = run_passes(gm, options.exact_rounding)
     _compile_parts(gm, options)
     with counters.timed("lower"):
-        lowered = lower(gm, options.exact_rounding, sizes, tunes=options.tunes)
+        tunes_with = cpp.compiled_convolution if options.tunes else None
+        lowered = lower(gm, options.exact_rounding, sizes, tunes_with=tunes_with)
     dumps.write("30_loops.txt", lambda: print_lowered(lowered))
     if options.verify:
         verify_lowered(lowered)

@@ -3,23 +3,33 @@ anew, once, and the choice between them by timing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import cycle
+from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from . import few_rows
 from .choices import quickest_on_cpu
-from .matrix_products import BLAS, ONEDNN, is_tuned_blas, onednn_takes
+from .matrix_products import BLAS, CACHE, ONEDNN, is_tuned_blas, onednn_takes
 
 # Timed products have at most so many multiplications (0.3 ms on one core), with fewer columns if need be.
 _TIMED_WORK = 1 << 25
 _COLUMN_BLOCK = 64
+# A multiple of the columns of all tiles, so that a part of a weight does not end within one.
+_TILED_BLOCK = 192
+# Rows beside tiles are at least so many of them, so that little is wasted where they end.
+_LEAST_ROWS = 64
 
 # Fewer rows do not repay the time of a call of these libraries.
 _SOME_ROWS = 4
 
 MKL, FEW_ROWS = "mkl", "few rows"
+
+Own = Callable[[torch.Tensor, torch.Tensor], Callable[[], Any]]
 
 
 def _operator(namespace: str, name: str) -> Any:
@@ -41,26 +51,47 @@ def implementations(dtype: torch.dtype, rows_are_known: bool, sizes: Sequence[in
     return tuple(found)
 
 
-def quickest_product(rows: int, weight: torch.Tensor, rows_are_known: bool) -> str:
-    """The implementation that multiplies [rows, inner] with a weight [columns, inner] in the least time."""
+def quickest_product(
+    rows: int, weight: torch.Tensor, rows_are_known: bool, own: Mapping[str, Own] = MappingProxyType({})
+) -> str:
+    """The implementation that multiplies [rows, inner] with a weight [columns, inner] in the least time.
+
+    own: kernels that also do what follows the product, the first by rule the best: they make a run of rows and a part
+    of the weight. Behind libraries a pass over the result is timed, too, and no weight lies in a core's cache."""
     columns, inner = weight.shape
-    names = implementations(weight.dtype, rows_are_known, (rows, inner, columns))
+    libraries = implementations(weight.dtype, rows_are_known, (rows, inner, columns))
+    names = (*own, *libraries)
     if len(names) == 1:
         return names[0]
+    along = "columns" if weight.stride(0) == 1 else "rows"
 
     def alternatives() -> dict[str, Callable[[], Any]]:
-        most = max(_COLUMN_BLOCK, _TIMED_WORK // (rows * inner) // _COLUMN_BLOCK * _COLUMN_BLOCK)
-        part = torch.full((min(columns, most), inner), 0.5, dtype=weight.dtype)
-        part = part.t().contiguous().t() if along == "columns" else part
-        x = torch.full((rows, inner), 0.5, dtype=weight.dtype)
-        return {name: product_run(name, x, part) for name in names}
+        block, work, most_rows = _COLUMN_BLOCK, _TIMED_WORK, rows
+        if own:
+            block, work = _TILED_BLOCK, 2 * _TIMED_WORK
+            most_rows = max(_LEAST_ROWS, 2 * work // (block * inner))
+        x = torch.full((min(rows, most_rows), inner), 0.5, dtype=weight.dtype)
+        size = (min(columns, max(block, work // x.numel() // block * block)), inner)
+        parts = [torch.full(size, 0.5, dtype=weight.dtype) for _ in range(1 + (CACHE // prod(size) if own else 0))]
+        if along == "columns":
+            parts = [part.t().contiguous().t() for part in parts]
+        runs = {name: [make(x, part) for part in parts] for name, make in own.items()}
+        for name in libraries:
+            products = [product_run(name, x, part) for part in parts]
+            runs[name] = [partial(_with_pass, run) for run in products] if own else products
+        turns = {name: cycle(each) for name, each in runs.items()}
+        return {name: lambda turn=turn: next(turn)() for name, turn in turns.items()}  # type: ignore[misc]
 
     packing = [name for name in (MKL, ONEDNN) if name in names and (name != MKL or is_tuned_blas())]
     rule = packing[0] if packing and rows >= _SOME_ROWS else BLAS
     if FEW_ROWS in names and few_rows.is_worthwhile(rows, inner, columns):
         rule = FEW_ROWS
-    along = "columns" if weight.stride(0) == 1 else "rows"
-    return quickest_on_cpu("product", (rows, inner, columns, str(weight.dtype), along, *names), alternatives, rule)
+    facts = rows, inner, columns, str(weight.dtype), along, *names
+    return quickest_on_cpu("product", facts, alternatives, next(iter(own), rule))
+
+
+def _with_pass(run: Callable[[], Any]) -> None:
+    run().relu_()
 
 
 def product_run(name: str, x: torch.Tensor, weight: torch.Tensor) -> Callable[[], Any]:

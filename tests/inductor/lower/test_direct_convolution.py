@@ -16,6 +16,7 @@ import stator
 from stator.base import counters
 from stator.inductor.convolutions import ConvolutionTile
 from stator.inductor.lower import direct_convolution
+from stator.runtime import packed_products
 from stator.runtime.toolchain import float_lanes
 
 pytestmark = pytest.mark.skipif(float_lanes() < 16, reason="convolutions are the library's on this processor")
@@ -335,3 +336,43 @@ def test_rows_that_change() -> None:
         for rows in (16, 17, 40, 3, 100):
             x = torch.randn(rows, 40)
             assert_same(frozen(x), model(x), FUSED)
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(160, 576), nn.Linear(576, 200, bias=False)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = F.gelu(self.first(x))
+        return hidden, self.second(hidden) + x.mean()
+
+
+@pytest.mark.fixed_sizes  # kernels have a known number of rows
+@pytest.mark.parametrize("wanted", ["16", "32", "48", "64", "blas", "onednn", "mkl"])
+def test_max_autotune_times_tiles_beside_libraries(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each alternative runs, and the chosen one multiplies."""
+    asked = []
+
+    def chosen(kind: str, facts: tuple[Any, ...], alternatives: Callable[[], Any], rule: str) -> str:
+        runs = alternatives()
+        for run in runs.values():
+            run()
+            run()
+        found = [name for name in runs if wanted in (name, name.rpartition(" x ")[2])]
+        asked.append((kind, *facts[:3]))
+        if not found:
+            pytest.skip(f"this build has no {wanted}")
+        return found[0]
+
+    monkeypatch.setattr(packed_products, "quickest_on_cpu", chosen)
+    model, x = Layers().eval(), torch.randn(64, 160)
+    before = dict(counters.counts)
+    with torch.no_grad():
+        frozen = stator.freeze(model, mode="max-autotune", fullgraph=True, options={"verify": True})
+        assert_same(frozen(x), model(x), FUSED)
+    assert {("product", 64, 160, 576), ("product", 64, 576, 200)} <= set(asked)
+    counted = {name: counters.counts[name] - before.get(name, 0) for name in counters.counts}
+    assert counted.get("packed:direct_convolution", 0) == (2 if wanted.isdigit() else 0)
+    if wanted in ("onednn", "mkl"):
+        assert counted[f"packed:{wanted}"] == 2

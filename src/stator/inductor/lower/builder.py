@@ -14,6 +14,7 @@ import torch
 from stator.base.errors import CompileError
 from stator.graph.ir.size_bindings import ResultPlace
 from stator.inductor.buffers import Buffer, Extern, Layout, Loops, View
+from stator.inductor.convolutions import DirectConvolution
 from stator.inductor.loops.body import LoopBody, Ref
 from stator.inductor.loops.collapse import collapse
 from stator.inductor.loops.handler import freeze
@@ -28,17 +29,23 @@ from .tensor import Computed, Index, Stored, Strides, Tensor, Viewed
 
 aten = torch.ops.aten
 
+CompiledConvolution = Callable[[DirectConvolution], Callable[..., None]]
+
 _LOOP_SYMBOLS = tuple(Symbol(f"i{at}") for at in range(16))
 _REDUCTION_SYMBOLS = tuple(Symbol(f"r{at}") for at in range(16))
 
 
 class LoweringBuilder:
     """Collects buffers and nodes. `node`, `origin` (its name), `target` and `meta` are the FX node being lowered;
-    `sizes` knows about symbolic sizes; `tunes`: libraries are chosen by timing, at the sizes of the graph."""
+    `sizes` knows about symbolic sizes; `tunes`: libraries are chosen by timing, at the sizes of the graph, beside
+    kernels of ours, which `compiled_convolution` makes."""
 
-    def __init__(self, sizes: SizeKnowledge = NUMBERS_ONLY, tunes: bool = False) -> None:
+    def __init__(
+        self, sizes: SizeKnowledge = NUMBERS_ONLY, compiled_convolution: CompiledConvolution | None = None
+    ) -> None:
         self.sizes = sizes
-        self.tunes = tunes
+        self.tunes = compiled_convolution is not None
+        self.compiled_convolution = compiled_convolution
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[Loops | Extern] = []
         self.inputs: list[str] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,9 @@ from torch import fx
 
 from stator.base import counters
 from stator.inductor.buffers import View
+from stator.inductor.convolutions import DirectConvolution
 from stator.inductor.lower.builder import LoweringBuilder
+from stator.inductor.lower.direct_convolution import product_in_tiles_run, products_in_tiles
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.layout import channels_last_strides, same_strides
@@ -51,6 +54,8 @@ NO_POST = PostOperation("none", None)
 
 # Multiplications below which the call takes longer than the product, so that BLAS writes into memory that is there.
 _LEAST_WORK = 1 << 16
+# Multiplications below which kernels of ours are not compared with libraries: a call costs too large a part.
+_TUNED_WORK = 1 << 22
 
 
 def constant_of(builder: LoweringBuilder, argument: str | View) -> torch.Tensor | None:
@@ -106,9 +111,20 @@ def post_operation(builder: LoweringBuilder) -> PostOperation:
     return NO_POST
 
 
-def library_for(builder: LoweringBuilder, a: Tensor, weight: torch.Tensor, bias: Tensor | None) -> str:
-    """The library for `a @ weight + bias`, where the weight is constant."""
+def quickest_for(
+    builder: LoweringBuilder, a: Tensor, weight: torch.Tensor, bias: Tensor | None
+) -> str | DirectConvolution:
+    """The kernel of ours or the library for `a @ weight + bias`, where the weight is constant. Where kernels of ours
+    take the sizes, max-autotune alone compares them with libraries."""
     rows = builder.sizes.hint(a.shape[0])
+    own = products_in_tiles(a, weight, bias)
+    if own:
+        if builder.compiled_convolution is None or rows * weight.numel() < _TUNED_WORK:
+            return own[0]
+        named = {f"{one.tile.rows} x {one.tile.columns}": one for one in own}
+        runs = {name: partial(product_in_tiles_run, builder.compiled_convolution, one) for name, one in named.items()}
+        chosen = quickest_product(rows, weight.t(), True, runs)
+        return named.get(chosen, chosen)
     plain = bias is None or (bias.shape == weight.shape[1:] and bias.dtype is a.dtype)
     if not plain or a.dtype is not weight.dtype or a.device.type != "cpu" or rows * weight.numel() < _LEAST_WORK:
         return BLAS

@@ -3,7 +3,8 @@ weights."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -55,23 +56,48 @@ def direct_convolution(
     return result
 
 
-def direct_product(
-    builder: LoweringBuilder, a: Tensor, weight: torch.Tensor, bias: Tensor | None, meta: TensorMeta, key: Any
-) -> Tensor | None:
-    """`a @ weight + bias` for a constant weight, as a convolution of one tap: a row is a position; None for a library.
-    key: names the weight, in this graph."""
+def products_in_tiles(a: Tensor, weight: torch.Tensor, bias: Tensor | None) -> list[DirectConvolution]:
+    """`a @ weight + bias` for a constant weight, as convolutions of one tap: a row is a position. Of each width of
+    tiles the best, the best of all first; none for a library."""
     rows, (inner, columns) = a.shape[0], weight.shape
     plain = bias is None or (bias.shape == (columns,) and bias.dtype is a.dtype)
     if not plain or {a.dtype, weight.dtype} != {torch.float32} or a.device.type != "cpu" or not isinstance(rows, int):
-        return None
-    tile = _tile(_TILES.get(float_lanes(), ()), rows, columns, inner, inner) if rows >= _SOME_ROWS else None
-    if tile is None or inner == 0:
-        return None
+        return []
+    if rows < _SOME_ROWS or inner == 0:
+        return []
     size, one, none = (1, rows), (1, 1), (0, 0)
-    found = DirectConvolution(1, size, size, inner, columns, 1, inner, False, one, one, none, one, tile)
+    found: dict[int, DirectConvolution] = {}
+    for tile in _tiles(_TILES.get(float_lanes(), ()), rows, columns, inner, inner):
+        product = DirectConvolution(1, size, size, inner, columns, 1, inner, False, one, one, none, one, tile)
+        found.setdefault(tile.columns, product)
+    return list(found.values())
+
+
+def direct_product(
+    builder: LoweringBuilder,
+    a: Tensor,
+    weight: torch.Tensor,
+    bias: Tensor | None,
+    found: DirectConvolution,
+    meta: TensorMeta,
+    key: Any,
+) -> Tensor | None:
+    """The product, one of `products_in_tiles`. key: names the weight, in this graph."""
     packed = packed_constant(builder, weight.t()[:, :, None, None], found, key)
     added = None if bias is None else builder.argument(bias, (1,))
-    return builder.extern(found, [builder.argument(a, (inner, 1)), packed, added], {}, [meta], style="out")[0]
+    return builder.extern(found, [builder.argument(a, (a.shape[1], 1)), packed, added], {}, [meta], style="out")[0]
+
+
+def product_in_tiles_run(
+    compiled: Callable[[DirectConvolution], Callable[..., None]],
+    found: DirectConvolution,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+) -> Callable[[], None]:
+    """What multiplies by a part of the weight, [columns, inner], for timing."""
+    part = replace(found, out_channels=weight.shape[0])
+    kernel, packed, out = compiled(part), packed_for(weight[:, :, None, None], part), x.new_empty(len(x), len(weight))
+    return lambda: kernel(x, packed, out)
 
 
 def packed_constant(builder: LoweringBuilder, weight: torch.Tensor, found: DirectConvolution, key: Any) -> str:
@@ -121,21 +147,24 @@ def described(x: Tensor, weight: Tensor, meta: TensorMeta, rest: Sequence[Any]) 
 
 
 def _tile(tiles: Tiles, rows: int, columns: int, depth: int, apart: int) -> ConvolutionTile | None:
-    """The tile that wastes the least time at the end of rows and columns, and whose weights fit into a cache.
+    """The best tile; None if there is none for so few channels."""
+    return next(iter(_tiles(tiles, rows, columns, depth, apart)), None)
+
+
+def _tiles(tiles: Tiles, rows: int, columns: int, depth: int, apart: int) -> list[ConvolutionTile]:
+    """The tiles, first the one that wastes the least time at the end of rows and columns, and whose weights fit into a
+    cache.
 
     apart: elements of the images from one position to the next.
     """
-    best: tuple[float, ConvolutionTile] | None = None
+    times = {}
     for height, vectors, share in tiles:
         width = vectors * float_lanes()
         if width > columns or (height > _ROOM and apart % _ONE_SET == 0):
             continue
         time = -(-rows // height) * height * -(-columns // width) * width / share
-        if 4 * depth * width > _CACHED_BLOCK:
-            time *= _UNCACHED
-        if best is None or time < best[0]:
-            best = time, ConvolutionTile(height, width)
-    return None if best is None else best[1]
+        times[ConvolutionTile(height, width)] = time * (_UNCACHED if 4 * depth * width > _CACHED_BLOCK else 1)
+    return sorted(times, key=lambda tile: times[tile])
 
 
 def packed_for(weight: torch.Tensor, found: DirectConvolution) -> torch.Tensor:

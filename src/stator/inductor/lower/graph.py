@@ -28,7 +28,7 @@ from stator.shapes.expr import Expr
 from stator.shapes.floats import FloatExpr
 
 from .aligned_rows import padded_strides, values_to_pad
-from .builder import LoweringBuilder
+from .builder import CompiledConvolution, LoweringBuilder
 from .exact import exact_lowering
 from .fallback import call_library, gives_view, is_read
 from .heuristics import store_before_reuse, too_large_to_inline
@@ -68,20 +68,24 @@ _CONVERSIONS = frozenset(
 
 
 def lower(
-    gm: fx.GraphModule, exact: bool = False, sizes: SizeKnowledge = NUMBERS_ONLY, *, tunes: bool = False
+    gm: fx.GraphModule,
+    exact: bool = False,
+    sizes: SizeKnowledge = NUMBERS_ONLY,
+    *,
+    tunes_with: CompiledConvolution | None = None,
 ) -> Lowered:
     """Lower a functional ATen graph with `meta["val"]` on its nodes. Raises CompileError naming the node,
     and Unsupported for lowerings that do not serve symbolic sizes.
 
     sizes: what is known about the expressions in place of sizes; without it, all sizes are numbers.
     exact: only operators with bits that IEEE 754 fixes become loops; ATen is called for all others.
-    tunes: choose libraries by timing the sizes of this graph.
+    tunes_with: choose libraries by timing the sizes of this graph, beside kernels of ours that this makes.
 
     Optional entries of `gm.meta`: "mutated" has (input index, output position) for each output that is an input's new
     content; "free_layouts" has the positions of outputs that may have other strides than eager's; "given_strides" has
     the strides of the first inputs, where they may differ from those in their nodes' metas.
     """
-    return _GraphLowering(gm, exact, LoweringBuilder(sizes, tunes)).run()
+    return _GraphLowering(gm, exact, LoweringBuilder(sizes, tunes_with)).run()
 
 
 class _GraphLowering:

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from stator.inductor.buffers import Layout, View
+from stator.inductor.convolutions import DirectConvolution
 from stator.inductor.lower.builder import LoweringBuilder
-from stator.inductor.lower.constant_weights import constant_of, library_for, packed_product
+from stator.inductor.lower.constant_weights import constant_of, packed_product, quickest_for
 from stator.inductor.lower.direct_convolution import direct_product
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.tensor import Tensor
@@ -60,10 +61,9 @@ def quicker_product(
     loops_follow: loops read the result. None then also stands for a library that adds the bias by a pass of its own."""
     weight = constant_of(builder, b)
     if weight is not None:
-        own = direct_product(builder, a, weight, bias, meta or builder.meta, builder.as_view(b))
-        if own is not None:
-            return own
-        library = library_for(builder, a, weight, bias)
+        library = quickest_for(builder, a, weight, bias)
+        if isinstance(library, DirectConvolution):
+            return direct_product(builder, a, weight, bias, library, meta or builder.meta, builder.as_view(b))
         if library == BLAS or (library == MKL and bias is not None and loops_follow):
             return None
         return packed_product(builder, library, a, b, weight, bias, meta)
