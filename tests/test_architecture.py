@@ -55,7 +55,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "capture",
         "frame_compiler",
     ),
-    "aot": ("runtime", "trace", "partition", "autograd", "split"),
+    "aot": ("runtime", "trace", "partition", "autograd"),
     "inductor": ("devices", "sizes", "loops", "buffers", "passes", "lower", "schedule", "program", "codegen"),
 }
 

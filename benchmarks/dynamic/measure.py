@@ -34,7 +34,6 @@ _COUNTED = {
     "limits": "dynamo.recompile_limit",
     "failed": "dynamo.failed_frames",
     "eager_graphs": "left_to_eager",
-    "eager_parts": "aot_split:eager",
 }
 
 

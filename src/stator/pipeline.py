@@ -18,9 +18,10 @@ from torch._ops import OpOverload
 from stator import aot
 from stator.base import counters, dumps, logs
 from stator.base.config import Options
-from stator.base.errors import StatorError
+from stator.base.errors import MissingToolchain, StatorError, Unsupported, WrongAssumption
 from stator.graph import verifier as graph_verifier
 from stator.graph.subgraphs.subgraph_ops import SubgraphKey, subgraph_of
+from stator.graph.tracing.symbolic_inputs import symbolic_placeholders
 from stator.inductor.buffers import Extern, Lowered
 from stator.inductor.codegen import cpp, host, triton
 from stator.inductor.lower import can_lower, lower, print_lowered, verify_lowered
@@ -209,10 +210,15 @@ def _ahead_of_time(
             given.meta["left_to_eager"] = str(error)
             return wrap(aot.python_function(graph))
 
-    def compile_whole(graph: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
-        return aot.with_inner_tensors(graph, inputs, compile_plain)
-
-    return aot.compile_in_pieces(gm, example_inputs, compile_whole)
+    try:
+        return aot.with_inner_tensors(gm, example_inputs, compile_plain)
+    except (MissingToolchain, WrongAssumption):
+        raise
+    except StatorError as error:
+        # the graph may compile with fixed sizes, and in parts between sizes that depend on data
+        if symbolic_placeholders(gm) or any(node.meta.get("data_dependent") for node in gm.graph.nodes):
+            raise Unsupported("dynamic-shape", str(error)) from error
+        raise
 
 
 def compile_graph(

@@ -202,4 +202,4 @@ def test_sparse_gradients(bag: bool, maximize: bool, backend: str) -> None:
     assert len([one for one in given if str(one.message).startswith("stator")]) <= 1
     assert not counters.counts["dynamo.failed_frames"]
     assert counters.counts["graphs"] >= 2
-    assert bag or counters.counts["aot_fallback:embedding"]
+    assert bag or counters.counts["graph_breaks"]

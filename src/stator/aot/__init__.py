@@ -7,7 +7,6 @@ from .runtime.eager import keep_all, python_function, run_eagerly
 from .runtime.number_inputs import carry_numbers
 from .runtime.overlap_check import OverlappingInputs
 from .runtime.wrapper_subclasses import with_inner_tensors
-from .split.split_graph import compile_in_pieces
 from .trace.attention_gradients import shorten_attention_gradients
 from .trace.fused_attention import GpuRules, fuse_attention
 from .trace.inference import CompileGraph, Rewrite, compile_inference

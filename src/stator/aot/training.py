@@ -25,10 +25,10 @@ from .autograd.autograd_step import CompiledStep
 from .autograd.step_runner import effects_left, run_step_of_shown, runner, views_of_views
 from .partition.call_costs import Calls, costs_less_apart, count_calls, may_gain_apart, too_small
 from .partition.partition import Partition, partition
+from .partition.result_pieces import ResultPieces
 from .runtime.eager import python_function
 from .runtime.overlap_check import OverlappingInputs
 from .runtime.replay import is_flat, with_effects
-from .split.result_pieces import ResultPieces
 from .trace.inference import (
     CompileGraph,
     Rewrite,

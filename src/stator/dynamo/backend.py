@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
@@ -23,6 +23,7 @@ from .guards.guard import Guard, GuardKind
 from .guards.source import Source
 from .guards.tensor_guards import content_of
 from .host.freed_tensors import free_tensor
+from .ir.capture_assumptions import Operation, operation_name
 from .ir.capture_parts import members
 from .ir.capture_result import CapturedFrame
 from .ir.reconstruct_ir import Load
@@ -67,9 +68,12 @@ def _tensors_among(values: Iterable[Any], depth: int = 6) -> Iterator[torch.Tens
             yield from islice(_tensors_among(inner, depth - 1), 1)
 
 
-def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Callable[..., Any] | None:
+def compile_graph(
+    captured: CapturedFrame, settings: Settings, name: str, refused: Container[Operation]
+) -> Callable[..., Any] | None:
     """The backend's callable for the graph, or None without a graph. Raises CompileError if the backend fails, and
-    Unsupported("dynamic-shape") if it cannot compile a graph with symbols for sizes of inputs."""
+    Unsupported if it cannot compile a graph with symbols for sizes of inputs, or with an operation ahead of which the
+    graph may end: one that is not among the `refused`."""
     graph = captured.graph
     if graph is None:
         return None
@@ -87,7 +91,9 @@ def compile_graph(captured: CapturedFrame, settings: Settings, name: str) -> Cal
         logs.warn_once("toolchain", f"stator: captured graphs run eagerly, operation by operation: {error}")
         return graph.forward
     except Unsupported as error:
-        if settings.fullgraph or refuses_symbols(error, captured):
+        operation = refused_operation(error, captured)
+        may_end = operation is not None and operation not in refused and not settings.fullgraph
+        if refuses_symbols(error, captured) or may_end or (operation is None and settings.fullgraph):
             raise
         counters.count("refused_graphs")
         logs.warn_once(
@@ -147,6 +153,17 @@ def refuses_symbols(error: Unsupported, captured: CapturedFrame) -> bool:
     data."""
     of_inputs = captured.sizes is not None and captured.sizes.has_symbols
     return error.kind == "dynamic-shape" and (of_inputs or has_unknown_sizes(captured))
+
+
+def refused_operation(error: StatorError, captured: CapturedFrame) -> Operation | None:
+    """The operation of the graph that the backend could not trace. The error may name its copy in another graph."""
+    origin = error.origin
+    if isinstance(origin, fx.Node) and isinstance(error, (Unsupported, CompileError)):
+        assert captured.graph is not None
+        for node in captured.graph.graph.nodes:
+            if (node.name, node.op, node.target) == (origin.name, origin.op, origin.target) and "place" in node.meta:
+                return operation_name(node.target), node.meta["place"]
+    return None
 
 
 def has_unknown_sizes(captured: CapturedFrame) -> bool:

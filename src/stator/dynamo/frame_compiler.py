@@ -15,10 +15,10 @@ import torch
 
 from stator.base import counters, dumps, logs
 from stator.base.errors import CompileError, Unsupported, UserPlace
-from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Retry
+from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Operation, Retry
 from stator.dynamo.ir.capture_verifier import verify
 
-from .backend import Settings, compile_graph, has_unknown_sizes, prepare, refuses_symbols
+from .backend import Settings, compile_graph, has_unknown_sizes, prepare, refused_operation, refuses_symbols
 from .bytecode import decode, instructions_text
 from .cache.compiled_frames import InnerCache, Install, frame_name, make_cache
 from .cache.entry import CompiledFrame, is_entry, make_entry, make_hook_callback
@@ -79,6 +79,8 @@ class FrameCompiler:
         # by user code: loops whose number of turns changes, and whether capture unrolls them
         self._loops: WeakKeyDictionary[CodeType, dict[int, bool]] = WeakKeyDictionary()
         self._places: Counter[CodeType] = Counter()  # resume points by code
+        # operations that the backend cannot trace, each with the kind and the reason
+        self._refused: dict[Operation, tuple[str, str]] = {}
         self._unsteady: set[UserPlace] = set()  # lines that relied on contents that changed often
         self._joined: dict[tuple[int, int], Any] = {}  # by the ids of the outer and the inner continuation
         self._joined_places: Counter[CodeType] = Counter()  # resume points inside a call, by code
@@ -160,16 +162,22 @@ class FrameCompiler:
     def _compile_graph(
         self, captured: CapturedFrame, name: str, assumptions: CaptureAssumptions
     ) -> Callable[..., Any] | None:
-        """The backend's callable. A graph with symbols that the backend cannot compile is captured again without; and
-        instead of a graph that the backend left as it is, the frame's own code runs."""
+        """The backend's callable. A graph with symbols that the backend cannot compile is captured again without; a
+        graph with an operation that it cannot trace ends ahead of the operation; and instead of a graph that the
+        backend left as it is, the frame's own code runs."""
         try:
-            compiled = compile_graph(captured, self.settings, name)
+            compiled = compile_graph(captured, self.settings, name, assumptions.refused)
             if captured.graph is not None and captured.may_run_original and "left_to_eager" in captured.graph.meta:
                 raise Retry(assumptions.leaving_small())
             return compiled
-        except Unsupported as error:
-            if not refuses_symbols(error, captured):
-                raise
+        except (Unsupported, CompileError) as error:
+            if not isinstance(error, Unsupported) or not refuses_symbols(error, captured):
+                operation = refused_operation(error, captured)
+                if operation is None or operation in assumptions.refused:
+                    raise
+                kind = error.kind if isinstance(error, Unsupported) else "operator-rule"
+                self._refused[operation] = kind, error.reason
+                raise Retry(assumptions.refusing(operation, kind, error.reason)) from None
             if has_unknown_sizes(captured):
                 self._knows_sizes.add(captured.code)
                 logs.log("graph_breaks", "%s ends ahead of sizes that depend on data: %s", name, error.reason)
@@ -192,6 +200,7 @@ class FrameCompiler:
         return replace(
             assumptions,
             unsteady=frozenset(self._unsteady),
+            refused=dict(self._refused),
             called_apart=frozenset(self._called_apart),
             says_compiling=told,
             fixed_sizes=self._keeps_sizes.get(code, ""),

@@ -212,7 +212,6 @@ def test_gradients(program, backend: str) -> None:
     counters.clear()
     for x in inputs():
         same(gradients(compiled, x), gradients(program, x))
-    assert not counters.counts["aot_split"]
 
 
 @pytest.mark.parametrize("dynamic", [None, True])
@@ -379,7 +378,6 @@ def test_what_has_fixed_sizes_is_compiled_once() -> None:
             x = torch.randn(6, 4, generator=generator, dtype=torch.float64)
             torch.testing.assert_close(compiled(x, weight), mostly_fixed(x, weight), rtol=1e-9, atol=1e-12)
     assert counters.counts["compiled:whole"] == 1 and counters.counts["graphs"] == 1
-    assert not counters.counts["aot_split"]
 
 
 class Masked(torch.nn.Module):

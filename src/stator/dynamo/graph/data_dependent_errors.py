@@ -13,6 +13,7 @@ from typing import Any
 from stator.base.errors import Unsupported, UsageError
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.host.naming import module_of
+from stator.dynamo.ir.capture_assumptions import operation_name
 from stator.dynamo.values.base import CaptureContext, Lazy, RunningFrame, unsupported
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.functions import BoundMethodValue
@@ -39,6 +40,13 @@ _TAKEN: dict[str, Callable[[bool | None], bool]] = {
 def may_fail(name: str) -> bool:
     """Whether torch's function or method of this name raises for some matrices, weights or indices."""
     return name.removeprefix("linalg_").strip("_") in _MAY_FAIL
+
+
+def check_not_refused(context: CaptureContext, target: Any) -> None:
+    """Raises Unsupported for an operation that the backend of an earlier capture could not trace."""
+    refusal = context.refused.get((operation_name(target), context.place())) if context.refused else None
+    if refusal is not None:
+        raise unsupported(*refusal)
 
 
 def is_noticed(context: CaptureContext) -> bool:

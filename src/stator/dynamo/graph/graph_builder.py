@@ -20,7 +20,7 @@ from stator.base.errors import Unsupported
 from stator.base.signals import raised_by_signal_handler
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.host.numpy_boundary import is_numpy_bool, plain_converter
-from stator.dynamo.ir.capture_assumptions import NO_ASSUMPTIONS, CaptureAssumptions
+from stator.dynamo.ir.capture_assumptions import NO_ASSUMPTIONS, CaptureAssumptions, operation_name
 from stator.dynamo.ir.capture_result import GraphInput, SideEffects
 from stator.dynamo.ir.reconstruct_ir import Load
 from stator.dynamo.values.base import CaptureContext, NotConstant, Value, cannot_rebuild, unsupported
@@ -42,7 +42,7 @@ from stator.graph.operators.data_dependent_functions import stand_ins
 from stator.graph.operators.number_forms import of_numbers
 from stator.graph.torch_warnings import cpp_warnings_kept, of_operator, warnings_of_kernel, warnings_of_variance
 
-from .data_dependent_errors import is_noticed, may_fail, refuses_symbols, why_it_failed
+from .data_dependent_errors import check_not_refused, is_noticed, may_fail, refuses_symbols, why_it_failed
 from .input_value_guards import CaptureFakeMode
 from .number_nodes import NumberNodes
 from .number_reads import in_place_of_reads, note_reads
@@ -217,15 +217,16 @@ class GraphBuilder:
         kwargs: dict[str, Value],
     ) -> Value:
         """Run on fakes, then add one node. Raises NotATensorCall when the result holds no tensor."""
+        check_not_refused(self.context, target)
         noticed = is_noticed(self.context)
         self.any_noticed = self.any_noticed or noticed
-        if noticed and may_fail(_name(target)):
-            self.noticed = f"{_name(target)}, inside of `try` or `with`,"
+        if noticed and may_fail(operation_name(target)):
+            self.noticed = f"{operation_name(target)}, inside of `try` or `with`,"
             self.keep_repeatable()
         self.used, self.taken_numbers, self.mode.read = [], [], []
         is_part = hasattr(target, "graph_callable")  # the subgraph's own operators have decided
         self.takes_floats = is_part or type(_callee(target)) is not FunctionType
-        self.takes_ints = is_part or (self.takes_floats and _name(target).strip("_") in _ARITHMETIC)
+        self.takes_ints = is_part or (self.takes_floats and operation_name(target).strip("_") in _ARITHMETIC)
         self.takes_truths = is_part or _is_operator(target)
         node_args, fake_args = self._lower_all(args)
         node_kwargs, fake_kwargs = self._lower_named(kwargs)
@@ -253,8 +254,9 @@ class GraphBuilder:
             node_args, node_kwargs = self._lower_all(args)[0], self._lower_named(kwargs)[0]
         if not _holds_tensor(result) and not changed:
             raise NotATensorCall(result)
-        for text in () if self.kernels_warn else warnings_of_variance(_name(target), fake_args, fake_kwargs, result):
-            self._warn_in_each_call(text)
+        if not self.kernels_warn:
+            for text in warnings_of_variance(operation_name(target), fake_args, fake_kwargs, result):
+                self._warn_in_each_call(text)
         if self.numbers.any:
             self.numbers.check_facts(all_known=False)
         if self.mode.times != asked:
@@ -336,7 +338,7 @@ class GraphBuilder:
                 made = of_numbers(target, args, kwargs)
                 made = (stand_ins.get(target) or run)(*args, **kwargs) if made is NotImplemented else made
                 result = rely_on_copy(target, args, made)
-            for text in (*warned, *warnings_of_kernel(_name(target), args)):
+            for text in (*warned, *warnings_of_kernel(operation_name(target), args)):
                 if of_operator(text) or self.kernels_warn:
                     self.context.warn_now(text)
                 else:
@@ -346,7 +348,7 @@ class GraphBuilder:
             if isinstance(error, Unsupported) or raised_by_signal_handler(error):
                 raise
             if self.numbers.any and hasattr(target, "graph_callable") and refuses_symbols(error):  # no single operator
-                self.numbers.need_constants(_name(target), args, kwargs)
+                self.numbers.need_constants(operation_name(target), args, kwargs)
             raise why_it_failed(error, target) from error
 
     def _warn_in_each_call(self, text: str) -> None:
@@ -462,7 +464,7 @@ def _requires_grad(result: Any) -> bool:
 
 def _decides_in_backward(target: Any, kwargs: dict[str, Value]) -> bool:
     """Whether the derivative of an operator has another formula for some values of its numbers."""
-    name = _name(target).strip("_")
+    name = operation_name(target).strip("_")
     return name in _POWERS or ("alpha" in kwargs and name in _SUMS)
 
 
@@ -518,10 +520,6 @@ _PLAIN: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (float, float.__float__),
     (str, str.__str__),
 )
-
-
-def _name(target: Any) -> str:
-    return target if isinstance(target, str) else getattr(target, "__name__", "")
 
 
 def _callee(target: Any) -> Any:

@@ -253,7 +253,6 @@ class NumberNodes:
             node = self._once((graph, value.expression), lambda: self.recorder.item_call(self.tensor(value)))
         if node.graph is not self.recorder.graph:
             raise unsupported("torch-argument", "a number of another part of the graph")
-        node.meta["gives_float"] = True
         return node, Number(self.environment, value.expression, float).argument
 
     def _lowered_truth(self, tensor: TensorValue) -> tuple[Any, Any]:

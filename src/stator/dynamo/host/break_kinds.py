@@ -75,7 +75,7 @@ REFUSAL_HINTS: dict[str, str] = {
     "mutating-operator": "register it with torch.library.register_fake",
     "operator-without-gradient": "register one with torch.library.register_autograd",
     "gradient-layout": "convert them to dense ones",
-    "gradient-loop": "none is needed: the operator runs in ATen between compiled parts",
+    "gradient-loop": "none is needed: the operator runs in ATen",
     "lazy-conjugate": "call .resolve_conj() or .resolve_neg()",
     "storage-mutation": "make a new tensor",
     "layout-mutation": "make a new tensor",

@@ -90,6 +90,7 @@ class FrameCapture:
         self.entering_module = 0  # frames of a module call that the next frame skips
         self.changing = assumptions.seen_changes()
         self.unsteady = frozenset() if assumptions.relies_on_changes else assumptions.unsteady
+        self.refused = assumptions.refused
         self.expected: set[Source] = set()  # sources of numbers that will change
         self.varying: set[Source] = set()  # sources of containers whose lengths will change
         self.numbers: dict[Any, Any] = {}  # symbolic numbers by their source or expression

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import CodeType
+from typing import Any
 
 from stator.base.errors import ConcurrentModification, Unsupported, UserPlace, VerificationError
 from stator.dynamo.guards.guard import Guard
@@ -15,6 +16,8 @@ from .capture_result import BreakReason
 
 Loop = tuple[CodeType, int]
 """The user's code, and the index of the loop's FOR_ITER."""
+Operation = tuple[str, UserPlace]
+"""The name of a function or method of torch, and the line that calls it."""
 
 _MOST_FAILED_GUARDS = 3
 _STEPS_BACK = 8
@@ -46,6 +49,7 @@ class CaptureAssumptions:
     unrolled: loops whose number of turns changes between calls: whether capture unrolls the loop.
     turn_by_turn: graphs of loops whose number of turns changes have one turn, because the frame has many versions.
     relies_on_changes: the graph must not end, so it specializes on those numbers however often they changed.
+    refused: operations that the backend cannot trace, with the kind and the reason: the graph ends ahead of them.
     called_apart: code of functions at whose call a graph without operators ends, rather than inside of the function;
         also code that resumes several frames, whose outermost frame is left at its call.
     leaves_small: a graph of this capture was found too small to gain, so that the frame's own code is to run.
@@ -66,6 +70,7 @@ class CaptureAssumptions:
     unrolled: Mapping[Loop, bool] = field(default_factory=dict)
     turn_by_turn: bool = False
     relies_on_changes: bool = False
+    refused: Mapping[Operation, tuple[str, str]] = field(default_factory=dict)
     called_apart: frozenset[CodeType] = frozenset()
     leaves_small: bool = False
     nested: bool = True
@@ -94,6 +99,7 @@ class CaptureAssumptions:
             fixed,
             len(self.constants),
             len(self.unrolled),
+            len(self.refused),
             len(self.changes),
         )
         return *known, self.relies_on_changes, not self.nested, answered, *end
@@ -120,6 +126,9 @@ class CaptureAssumptions:
     def with_loop(self, loop: Loop, *, unrolled: bool) -> CaptureAssumptions:
         return replace(self, unrolled={**self.unrolled, loop: unrolled}, end=None, moved_back=0)
 
+    def refusing(self, operation: Operation, kind: str, reason: str) -> CaptureAssumptions:
+        return replace(self, refused={**self.refused, operation: (kind, reason)}, end=None, moved_back=0)
+
     def not_saying_compiling(self, end: GraphEnd) -> CaptureAssumptions:
         return replace(self, says_compiling=False, error_when_compiling=end)
 
@@ -140,6 +149,11 @@ class CaptureAssumptions:
             kind = VerificationError if len(set(failures)) == 1 else ConcurrentModification
             raise kind(f"a guard does not hold for the values it was made from: {failure}")
         return replace(self, end=None, moved_back=0, failed_guards=failures)
+
+
+def operation_name(target: Any) -> str:
+    """The name of the function or method that a node calls."""
+    return target if isinstance(target, str) else getattr(target, "__name__", type(target).__name__)
 
 
 NO_ASSUMPTIONS = CaptureAssumptions()

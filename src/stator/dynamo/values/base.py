@@ -196,6 +196,7 @@ class CaptureContext(Protocol):
     places: dict[tuple[str, int, str], UserPlace]
     real_cells: dict[int, Any]
     recorder: Any
+    refused: Any
     relies_on_error_modes: Any
     step: Any
     stop_at: Any

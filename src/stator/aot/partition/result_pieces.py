@@ -16,14 +16,50 @@ from typing import Any
 import torch
 from torch import fx
 
-from stator.aot.partition.call_costs import PieceCounts
 from stator.base import counters
 from stator.graph.fake.fake_mode import FakeTensor
+from stator.graph.ir.aten_graph import PlainGraphModule
 
-from .graph_pieces import CompileWhole, GraphPiece, state_put_back
+from .call_costs import PieceCounts
+
+CompilePiece = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Any]]
 
 # More values between pieces take longer to find than their calls can gain
 _MOST_VALUES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPiece:
+    """Some nodes of a graph as a graph of its own.
+
+    inputs: nodes of the whole graph whose values the piece takes, in order. outputs: nodes whose values it returns as a
+    tuple.
+    """
+
+    module: fx.GraphModule
+    inputs: Sequence[fx.Node]
+    outputs: Sequence[fx.Node]
+
+    @staticmethod
+    def of(gm: fx.GraphModule, nodes: Sequence[fx.Node], setters: Sequence[fx.Node]) -> GraphPiece:
+        """setters: nodes that run first and bring torch into the state that the piece has within the whole graph."""
+        own = set(nodes)
+        graph = fx.Graph()
+        used = dict.fromkeys([one for node in nodes for one in node.all_input_nodes])
+        inputs = [one for one in used if one not in own]
+        copies: dict[fx.Node, fx.Node] = {}
+        for one in inputs:
+            copies[one] = graph.placeholder(one.name)
+            copies[one].meta.update(one.meta)
+        for setter in setters:
+            graph.node_copy(setter)
+        for node in nodes:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+        outputs = [node for node in nodes if any(user not in own for user in node.users)]
+        graph.output(tuple([copies[node] for node in outputs]))
+        module = PlainGraphModule(gm, graph)
+        module.meta.update(gm.meta)
+        return GraphPiece(module, inputs, outputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +90,7 @@ class ResultPieces:
     def counts(self) -> list[PieceCounts]:
         return list(map(_counted, self.pieces))
 
-    def compile(self, example_inputs: Sequence[torch.Tensor], compile_piece: CompileWhole) -> Callable[..., Any]:
+    def compile(self, example_inputs: Sequence[torch.Tensor], compile_piece: CompilePiece) -> Callable[..., Any]:
         """A function of the graph's inputs that runs the compiled pieces and returns the graph's results."""
         placeholders = self.graph.find_nodes(op="placeholder")
         examples = dict(zip(placeholders, example_inputs, strict=True))
@@ -67,10 +103,10 @@ class ResultPieces:
         scope: dict[str, Any] = {}
         lines = []
         for at, piece in enumerate(self.pieces):
-            with state_put_back():
+            with torch.set_grad_enabled(torch.is_grad_enabled()):  # compiling a piece may switch the mode
                 given = [examples.get(node, _value(node)) for node in piece.inputs]
                 scope[f"piece_{at}"] = compile_piece(piece.module, given)
-            lines.append(f"    {listed(piece.outputs or ())} = piece_{at}({listed(piece.inputs)})")
+            lines.append(f"    {listed(piece.outputs)} = piece_{at}({listed(piece.inputs)})")
         results: Any = self.graph.find_nodes(op="output")[0].args[0]
         exec("\n".join([f"def run({listed(placeholders)}):", *lines, f"    return ({listed(results)})"]), scope)
         return scope["run"]  # type: ignore[no-any-return]
@@ -88,7 +124,7 @@ def _counted(piece: GraphPiece) -> PieceCounts:
     taken = [_value(node) for node in piece.inputs if node.op != "placeholder"]
     return PieceCounts(
         len(piece.inputs),
-        len(piece.outputs or ()),
+        len(piece.outputs),
         sum(map(_requires_grad, piece.inputs)),
         sum([value.numel() * value.element_size() for value in taken]),
     )
@@ -180,7 +216,7 @@ def _in_order(pieces: Sequence[GraphPiece], calls: Sequence[fx.Node]) -> list[Gr
     independent results in the order of their nodes, so results are computed in the program's order as far as possible.
     """
     order = {node: at for at, node in enumerate(calls)}
-    waiting = sorted(pieces, key=lambda piece: max([order[node] for node in piece.outputs or ()]))
+    waiting = sorted(pieces, key=lambda piece: max([order[node] for node in piece.outputs]))
     known: set[fx.Node] = {node for piece in pieces for node in piece.inputs if node.op == "placeholder"}
     ordered: list[GraphPiece] = []
     while ready := next((piece for piece in waiting if known.issuperset(piece.inputs)), None):

@@ -1,1 +1,0 @@
-"""Graphs that are compiled in several pieces."""
