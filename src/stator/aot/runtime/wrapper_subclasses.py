@@ -21,6 +21,7 @@ from stator.graph.fake.fake_tensor import FakeTensor
 from stator.graph.fake.wrapper_subclasses import WrapperGradient, WrapperLayout, fakes_in, is_wrapper, like_gradient
 from stator.graph.ir.aten_graph import PlainGraphModule
 from stator.graph.ir.size_bindings import is_symbolic
+from stator.graph.ir.traced import InputItself
 from stator.graph.subgraphs.custom_autograd import graph_target
 from stator.runtime.ownership import has_other_owners
 
@@ -351,13 +352,6 @@ class _Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class _InputItself:
-    """A result that is an input subclass."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
 class _ViewOfInput:
     """A result that is, for autograd, a view of an input subclass. fake: a view of the input's fake."""
 
@@ -413,7 +407,7 @@ class _MadeInside:
         return made if made.requires_grad is self.requires_grad else made.requires_grad_(self.requires_grad)
 
 
-_Part = _Converter | _MadeInside | _InputItself | _ViewOfInput | _ViewOfResult | None
+_Part = _Converter | _MadeInside | InputItself | _ViewOfInput | _ViewOfResult | None
 
 
 class _Results:
@@ -436,7 +430,7 @@ class _Results:
         for at, (result, part) in enumerate(zip(results, self.parts, strict=True)):
             if part is None:
                 flat.append(result)
-            elif isinstance(part, _InputItself):
+            elif isinstance(part, InputItself):
                 if result is not entered[part.index]:
                     raise _refused("a traced result is no longer the input that it was in the captured graph")
             elif isinstance(part, (_Converter, _MadeInside)):
@@ -471,7 +465,7 @@ class _Results:
         for part in self.parts:
             if part is None:
                 made.append(next(remaining))
-            elif isinstance(part, _InputItself):
+            elif isinstance(part, InputItself):
                 made.append(args[part.index])
             elif isinstance(part, (_Converter, _MadeInside)):
                 made.append(part.build(*[next(remaining) for _ in range(part.count)]))
@@ -531,7 +525,7 @@ def _results_of(gm: fx.GraphModule, inputs: _Inputs) -> _Results:
     for position, example in enumerate(_examples_of_results(gm)):
         base = example._base if is_wrapper(example) and example._is_view() else None
         if id(example) in entered:
-            parts.append(_InputItself(entered[id(example)]))
+            parts.append(InputItself(entered[id(example)]))
         elif not is_wrapper(example):
             parts.append(None)
         elif id(base) in entered:

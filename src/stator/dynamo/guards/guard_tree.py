@@ -355,6 +355,21 @@ def describe_failure(guards: Sequence[Guard], failure: tuple[int] | tuple[int, o
 _MODULE_CALL = os.path.join("torch", "nn", "modules", "module.py")  # the user's line is further out
 
 
+_TEXTS = {
+    GuardKind.ABSENT: "attribute {!r} changed between absent and present",
+    GuardKind.DISTINCT: "is now the same object as {}",
+    GuardKind.SAME: "is no longer the same object as {}",
+}
+
+
+def _describe_by(text: str, guard: Guard, found: object) -> str:
+    return text.format(guard.expected)
+
+
+for _kind, _text in _TEXTS.items():
+    describers.add(_kind, partial(_describe_by, _text))
+
+
 @describers.register(GuardKind.IS, GuardKind.EQUALS)
 def _describe_value(guard: Guard, found: object) -> str:
     old, new = safe_repr(guard.expected), brief(found)
@@ -392,11 +407,6 @@ def _key_name(key: object) -> object:
     return ObjectName(brief(key))
 
 
-@describers.register(GuardKind.ABSENT)
-def _describe_absent(guard: Guard, found: object) -> str:
-    return f"attribute {guard.expected!r} changed between absent and present"
-
-
 @describers.register(GuardKind.NOT_IN)
 def _describe_not_in(guard: Guard, found: object) -> str:
     return f"now has the key {brief(guard.expected)}"
@@ -429,16 +439,6 @@ def _describe_predicate(guard: Guard, found: object) -> str:
     return f"{getattr(guard.expected, '__name__', 'a predicate')} no longer holds for {brief(found)}"
 
 
-@describers.register(GuardKind.DISTINCT)
-def _describe_distinct(guard: Guard, found: object) -> str:
-    return f"is now the same object as {guard.expected}"
-
-
 @describers.register(GuardKind.ALL_DISTINCT)
 def _describe_all_distinct(guard: Guard, found: object) -> str:
     return f"two of {len(guard.expected)} places that held different objects now hold the same one"
-
-
-@describers.register(GuardKind.SAME)
-def _describe_same(guard: Guard, found: object) -> str:
-    return f"is no longer the same object as {guard.expected}"

@@ -427,8 +427,8 @@ class FrameCapture:
         """The items as list(), tuple() and stars take them: they also ask for the length."""
         return counted(map(self.realized, iteration.listed(self, value)))
 
-    def make_iterator(self, items: Iterator[Value], pure: bool = True) -> IteratorValue:
-        return IteratorValue(items, pure, made_at=self.end_step())
+    def make_iterator(self, items: Iterator[Value]) -> IteratorValue:
+        return IteratorValue(items, made_at=self.end_step())
 
     def instance_dict_view(self, owner: ObjectValue) -> Value:
         if any(is_python_slot(found) for base in owner.cls.__mro__ for found in vars(base).values()):
