@@ -4,9 +4,10 @@ the sizes. What is timed, and how, is the caller's."""
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -79,6 +80,12 @@ def quickest_on_cpu(
                 keep_choice(key, {"disturbed": disturbed + 1} if chosen is None else {"name": chosen})
             _known[key] = rule if chosen is None else chosen
         return _known[key]
+
+
+def by_turns(runs: Mapping[str, Sequence[Callable[[], Any]]]) -> dict[str, Callable[[], Any]]:
+    """Alternatives that each go through runs of their own, so that what these read is not in a core's cache."""
+    turns = {name: itertools.cycle(each) for name, each in runs.items()}
+    return {name: lambda turn=turn: next(turn)() for name, turn in turns.items()}  # type: ignore[misc]
 
 
 def known_choice(kind: str, facts: tuple[Any, ...]) -> str | None:

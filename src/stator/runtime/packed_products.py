@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import cycle
 from math import prod
 from types import MappingProxyType
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import torch
 
 from . import few_rows
-from .choices import quickest_on_cpu
+from .choices import by_turns, quickest_on_cpu
 from .matrix_products import BLAS, CACHE, ONEDNN, is_tuned_blas, onednn_takes
 
 # Timed products have at most so many multiplications (0.3 ms on one core), with fewer columns if need be.
@@ -79,8 +78,7 @@ def quickest_product(
         for name in libraries:
             products = [product_run(name, x, part) for part in parts]
             runs[name] = [partial(_with_pass, run) for run in products] if own else products
-        turns = {name: cycle(each) for name, each in runs.items()}
-        return {name: lambda turn=turn: next(turn)() for name, turn in turns.items()}  # type: ignore[misc]
+        return by_turns(runs)
 
     packing = [name for name in (MKL, ONEDNN) if name in names and (name != MKL or is_tuned_blas())]
     rule = packing[0] if packing and rows >= _SOME_ROWS else BLAS
@@ -147,3 +145,19 @@ def packed_kernel(
     with torch.no_grad(), torch._C._DisableAutocast(), torch._C._InferenceMode(False):
         pack = torch.ops.mkldnn._reorder_convolution_weight
         return pack(weight, padding, stride, dilation, groups, images)  # type: ignore[no-any-return]
+
+
+def packed_convolution_run(
+    images: torch.Tensor,
+    weight: torch.Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Callable[[], Any]:
+    """Return what convolves images with a kernel, packed now, and then passes over the result."""
+    packed = packed_kernel(weight, stride, padding, dilation, groups, images.shape)
+    convolution = torch.ops.mkldnn._convolution_pointwise.default._op
+    return lambda: _with_pass(
+        lambda: convolution(images, packed, None, padding, stride, dilation, groups, "none", [], "")
+    )

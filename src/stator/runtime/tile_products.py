@@ -5,7 +5,6 @@ in each call. With more rows these costs matter less, so that the choice is time
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from torch import library
 
 from . import launch
 from .build import build_kernels
-from .choices import quickest_on_cpu
+from .choices import by_turns, quickest_on_cpu
 from .matrix_products import CACHE, typical_sizes
 from .packed_products import implementations, product_run
 from .toolchain import cpu_features
@@ -91,8 +90,7 @@ def _runs(rows: int, inner: int, columns: int, dtype: torch.dtype, converted: bo
     else:
         runs = {_LIBRARY: [functools.partial(_by_libraries, x, matrix) for matrix in matrices]}
     runs[_TILES] = [functools.partial(tiles, x, matrix) for matrix in matrices]
-    turns = {name: itertools.cycle(each) for name, each in runs.items()}
-    return {name: lambda turn=turn: next(turn)() for name, turn in turns.items()}  # type: ignore[misc]
+    return by_turns(runs)
 
 
 def tile_product(rows: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

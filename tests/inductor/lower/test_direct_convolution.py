@@ -376,3 +376,40 @@ def test_max_autotune_times_tiles_beside_libraries(wanted: str, monkeypatch: pyt
     assert counted.get("packed:direct_convolution", 0) == (2 if wanted.isdigit() else 0)
     if wanted in ("onednn", "mkl"):
         assert counted[f"packed:{wanted}"] == 2
+
+
+CONVOLUTIONS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "3 x 3": (dict(in_channels=64, out_channels=72, kernel_size=3, padding=1), (2, 64, 14, 15)),
+    "by 2": (dict(in_channels=96, out_channels=128, kernel_size=1, stride=2), (1, 96, 39, 40)),
+    "groups": (dict(in_channels=128, out_channels=128, kernel_size=3, groups=2, padding=1), (1, 128, 12, 12)),
+    "depthwise": (dict(in_channels=128, out_channels=128, kernel_size=5, groups=128, padding=2), (4, 128, 30, 30)),
+    "dilated, many": (dict(in_channels=64, out_channels=64, kernel_size=3, dilation=2), (3, 64, 60, 70)),
+}
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize(("given", "shape"), CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+@pytest.mark.parametrize("library", [False, True])
+def test_max_autotune_times_tiles_of_convolutions(
+    given: dict[str, Any], shape: tuple[int, ...], library: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each alternative runs, and the last tile or oneDNN computes the convolution."""
+    asked = []
+
+    def chosen(kind: str, facts: tuple[Any, ...], alternatives: Callable[[], Any], rule: str) -> str:
+        runs = alternatives()
+        for run in runs.values():
+            run()
+        asked.append(kind)
+        if library and "onednn" not in runs:
+            pytest.skip("this build has no packed convolutions")
+        return "onednn" if library else next(name for name in reversed(runs) if name != "onednn")
+
+    monkeypatch.setattr(direct_convolution, "quickest_on_cpu", chosen)
+    model, x = nn.Sequential(nn.Conv2d(**given), nn.ReLU()).eval(), torch.randn(shape)
+    before = counters.counts["packed:direct_convolution"]
+    with torch.no_grad():
+        frozen = stator.freeze(model, mode="max-autotune", fullgraph=True, options={"verify": True})
+        assert_same(frozen(x), model(x), FUSED)
+    assert asked == ["convolution"]
+    assert (counters.counts["packed:direct_convolution"] - before == 0) == library

@@ -15,7 +15,7 @@ from stator.base import counters
 from stator.inductor.buffers import View
 from stator.inductor.convolutions import DirectConvolution
 from stator.inductor.lower.builder import LoweringBuilder
-from stator.inductor.lower.direct_convolution import product_in_tiles_run, products_in_tiles
+from stator.inductor.lower.direct_convolution import TUNED_WORK, product_in_tiles_run, products_in_tiles
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.layout import channels_last_strides, same_strides
@@ -54,8 +54,6 @@ NO_POST = PostOperation("none", None)
 
 # Multiplications below which the call takes longer than the product, so that BLAS writes into memory that is there.
 _LEAST_WORK = 1 << 16
-# Multiplications below which kernels of ours are not compared with libraries: a call costs too large a part.
-_TUNED_WORK = 1 << 22
 
 
 def constant_of(builder: LoweringBuilder, argument: str | View) -> torch.Tensor | None:
@@ -119,7 +117,7 @@ def quickest_for(
     rows = builder.sizes.hint(a.shape[0])
     own = products_in_tiles(a, weight, bias)
     if own:
-        if builder.compiled_convolution is None or rows * weight.numel() < _TUNED_WORK:
+        if builder.compiled_convolution is None or rows * weight.numel() < TUNED_WORK:
             return own[0]
         named = {f"{one.tile.rows} x {one.tile.columns}": one for one in own}
         runs = {name: partial(product_in_tiles_run, builder.compiled_convolution, one) for name, one in named.items()}

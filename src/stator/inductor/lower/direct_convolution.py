@@ -4,7 +4,8 @@ weights."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,9 @@ from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.layout import channels_last_strides, numel, same_strides
 from stator.prims.record import TensorMeta
+from stator.runtime.choices import by_turns, quickest_on_cpu
+from stator.runtime.matrix_products import CACHE, ONEDNN
+from stator.runtime.packed_products import packed_convolution_run, packs_convolutions
 from stator.runtime.toolchain import float_lanes
 
 # Products of fewer rows read weights rather than multiply
@@ -36,6 +40,13 @@ _ONE_SET, _ROOM = 1024, 10
 
 # While a kernel multiplies by the weights of one block of channels, those of the next come into the second-level cache
 _CACHED_BLOCK, _UNCACHED = 640 << 10, 1.3
+
+# Multiplications below which kernels of ours are not compared with libraries: a call costs too large a part. Timed
+# convolutions have at most so many, about 2 ms of one core
+TUNED_WORK, _TIMED_WORK = 1 << 22, 1 << 27
+# Images of few channels are stored otherwise; a small weight is timed in so many places
+_FEW_CHANNELS, _MOST_WEIGHTS = 4, 8
+_NO_TILE = ConvolutionTile(0, 0)
 
 
 def direct_convolution(
@@ -63,14 +74,20 @@ def products_in_tiles(a: Tensor, weight: torch.Tensor, bias: Tensor | None) -> l
     plain = bias is None or (bias.shape == (columns,) and bias.dtype is a.dtype)
     if not plain or {a.dtype, weight.dtype} != {torch.float32} or a.device.type != "cpu" or not isinstance(rows, int):
         return []
-    if rows < _SOME_ROWS or inner == 0:
+    tile = _tile(_TILES.get(float_lanes(), ()), rows, columns, inner, inner) if rows >= _SOME_ROWS else None
+    if tile is None or inner == 0:
         return []
     size, one, none = (1, rows), (1, 1), (0, 0)
-    found: dict[int, DirectConvolution] = {}
-    for tile in _tiles(_TILES.get(float_lanes(), ()), rows, columns, inner, inner):
-        product = DirectConvolution(1, size, size, inner, columns, 1, inner, False, one, one, none, one, tile)
-        found.setdefault(tile.columns, product)
-    return list(found.values())
+    return _of_each_width(DirectConvolution(1, size, size, inner, columns, 1, inner, False, one, one, none, one, tile))
+
+
+def _of_each_width(found: DirectConvolution) -> list[DirectConvolution]:
+    """The convolution in the best tile of each width, the best of all first."""
+    tiles = (_DEPTHWISE_TILES if found.depthwise else _TILES)[float_lanes()]
+    best: dict[int, ConvolutionTile] = {}
+    for tile in _tiles(tiles, found.rows, found.out_channels, found.depth, found.pixel * found.stride[1]):
+        best.setdefault(tile.columns, tile)
+    return [replace(found, tile=tile) for tile in best.values()]
 
 
 def direct_product(
@@ -144,6 +161,48 @@ def described(x: Tensor, weight: Tensor, meta: TensorMeta, rest: Sequence[Any]) 
         dilation=(dilation[0], dilation[1]),
         tile=tile,
     )
+
+
+def quickest_convolution(
+    builder: LoweringBuilder, found: DirectConvolution, weight: torch.Tensor
+) -> DirectConvolution | None:
+    """The convolution in the quickest tile; None if oneDNN, with a packed weight and a pass over the result, takes less
+    time. Without max-autotune, and for little work or few channels, the tile of the rule."""
+    compiled, work = builder.compiled_convolution, found.rows * found.columns * found.depth
+    if compiled is None or work < TUNED_WORK or (found.in_channels <= _FEW_CHANNELS and not found.depthwise):
+        return found
+    named = {f"{one.tile.rows} x {one.tile.columns}": one for one in _of_each_width(found)}
+    names = (*named, ONEDNN) if packs_convolutions(weight.dtype) else tuple(named)
+
+    def alternatives() -> dict[str, Callable[[], Any]]:
+        some = _some_images(found, work)
+        copies = range(min(_MOST_WEIGHTS, 1 + CACHE // weight.numel()))
+        x = torch.full((some.images * some.size[0] * some.size[1], some.pixel), 0.5)
+        out = x.new_empty(some.rows, some.columns)
+        runs: dict[str, list[Callable[[], Any]]] = {}
+        for name, one in named.items():
+            kernel, packed = compiled(one_of := replace(some, tile=one.tile)), packed_for(weight, one_of)
+            runs[name] = [partial(kernel, x, packed.clone(), out) for _ in copies]
+        if ONEDNN in names:
+            images = x.view(some.images, *some.size, some.pixel).permute(0, 3, 1, 2)
+            groups = some.in_channels if some.depthwise else some.groups
+            steps = some.stride, some.padding, some.dilation, groups
+            runs[ONEDNN] = [packed_convolution_run(images, weight, *steps) for _ in copies]
+        return by_turns(runs)
+
+    facts = (*astuple(replace(found, tile=_NO_TILE)), *names)
+    chosen = quickest_on_cpu("convolution", facts, alternatives, next(iter(named)))
+    return named.get(chosen)
+
+
+def _some_images(found: DirectConvolution, work: int) -> DirectConvolution:
+    """Fewer images, and fewer rows of one, if all take long to time."""
+    images = max(1, min(found.images, found.images * _TIMED_WORK // work))
+    work = work // found.images * images
+    height = found.dilation[0] * (found.kernel[0] - 1) + 1
+    kept = min(found.size[0], max(height, found.size[0] * _TIMED_WORK // work))
+    down = (kept + 2 * found.padding[0] - height) // found.stride[0] + 1
+    return replace(found, images=images, size=(kept, found.size[1]), out_size=(down, found.out_size[1]))
 
 
 def _tile(tiles: Tiles, rows: int, columns: int, depth: int, apart: int) -> ConvolutionTile | None:

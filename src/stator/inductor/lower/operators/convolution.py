@@ -23,7 +23,12 @@ from stator.inductor.lower.constant_weights import (
     packed_product,
     post_operation,
 )
-from stator.inductor.lower.direct_convolution import described, direct_convolution, packed_constant
+from stator.inductor.lower.direct_convolution import (
+    described,
+    direct_convolution,
+    packed_constant,
+    quickest_convolution,
+)
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.heuristics import (
     LARGE_PATCH,
@@ -100,7 +105,10 @@ def _convolution(
     if constant is not None and _may_be_packed(x, weight, bias, meta):
         fixed = (stride, padding, dilation, groups)
         found = described(x, weight, meta, fixed)
-        if found is not None and (not found.zeros or constant.isfinite().all()):  # zero times infinity is NaN
+        if found is not None and found.zeros and not constant.isfinite().all():  # zero times infinity is NaN
+            found = None
+        found = None if found is None else quickest_convolution(builder, found, constant)
+        if found is not None:
             images, found = _in_runs(builder, x, found)
             packed = packed_constant(builder, constant, found, weight.resolved())
             return direct_convolution(builder, images, packed, bias, found, meta)
