@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 import stator
 from stator.base import counters
-from stator.inductor.convolutions import ConvolutionTile
+from stator.inductor.codegen import cpp
+from stator.inductor.convolutions import ConvolutionTile, DirectConvolution
 from stator.inductor.lower import direct_convolution
 from stator.runtime import packed_products
 from stator.runtime.toolchain import float_lanes
@@ -413,3 +414,28 @@ def test_max_autotune_times_tiles_of_convolutions(
         assert_same(frozen(x), model(x), FUSED)
     assert asked == ["convolution"]
     assert (counters.counts["packed:direct_convolution"] - before == 0) == library
+
+
+@pytest.mark.fixed_sizes
+def test_products_of_many_rows_are_timed_with_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timed kernels are compiled for the rows and the part of the weight that they get."""
+    ran = []
+
+    def compiled(found: DirectConvolution) -> Callable[..., None]:
+        def run(x: torch.Tensor, packed: torch.Tensor, out: torch.Tensor) -> None:
+            assert (x.shape, out.shape) == ((found.rows, found.pixel), (found.rows, found.columns))
+            ran.append(found.rows)
+
+        return run
+
+    def chosen(kind: str, facts: tuple[Any, ...], alternatives: Callable[[], Any], rule: str) -> str:
+        for run in alternatives().values():
+            run()
+        return rule
+
+    monkeypatch.setattr(cpp, "compiled_convolution", compiled)
+    monkeypatch.setattr(packed_products, "quickest_on_cpu", chosen)
+    monkeypatch.setattr(packed_products, "_TIMED_WORK", 1 << 16)
+    with torch.no_grad():
+        stator.freeze(Layers().eval(), mode="max-autotune")(torch.randn(210, 160))
+    assert set(ran) == {64}

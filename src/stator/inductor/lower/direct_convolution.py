@@ -111,8 +111,9 @@ def product_in_tiles_run(
     x: torch.Tensor,
     weight: torch.Tensor,
 ) -> Callable[[], None]:
-    """What multiplies by a part of the weight, [columns, inner], for timing."""
-    part = replace(found, out_channels=weight.shape[0])
+    """What multiplies some rows by a part of the weight, [columns, inner], for timing."""
+    size = (1, len(x))
+    part = replace(found, size=size, out_size=size, out_channels=weight.shape[0])
     kernel, packed, out = compiled(part), packed_for(weight[:, :, None, None], part), x.new_empty(len(x), len(weight))
     return lambda: kernel(x, packed, out)
 
