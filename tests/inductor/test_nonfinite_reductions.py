@@ -210,3 +210,23 @@ def test_a_long_row_of_equal_numbers_normalises_to_zeros() -> None:
     x = torch.tensor([3.7, 100.1, 12345.6])[:, None].repeat(1, 769)
     result = stator.compile(lambda x: F.layer_norm(x, (769,)))(x)
     torch.testing.assert_close(result, torch.zeros_like(x), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_softmax_by_the_reciprocal_of_a_sum(dtype: torch.dtype, dim: int) -> None:
+    torch.manual_seed(0)
+    x = (torch.randn(61, 67) * 30).to(dtype)
+    x[3], x[:, 5], x[7, 9], x[11, 13] = -torch.inf, -torch.inf, torch.inf, torch.nan
+    x[20:22], x[:, 40:42] = torch.finfo(dtype).max, torch.finfo(dtype).min
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, dim)
+
+    exact = torch.softmax(x.double(), dim).to(dtype)
+    tolerance = 4 * torch.finfo(dtype).eps
+    torch.testing.assert_close(
+        stator.compile(function)(x), exact, rtol=tolerance, atol=torch.finfo(dtype).tiny, equal_nan=True
+    )
+    exactly = stator.compile(function, options={"exact_rounding": True})(x)
+    torch.testing.assert_close(exactly, torch.softmax(x, dim), rtol=0, atol=0, equal_nan=True)

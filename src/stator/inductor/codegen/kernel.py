@@ -168,8 +168,15 @@ def narrowed_by_stores(kernel: Kernel, buffers: Mapping[str, Buffer]) -> set[int
     return stored - read
 
 
-def merge(group: Group, buffers: Mapping[str, Buffer], knowledge: SizeKnowledge, printer: type[IndexPrinter]) -> Kernel:
-    """Merge the members' bodies, in order. Raises CompileError for contents that a schedule must not have."""
+def merge(
+    group: Group,
+    buffers: Mapping[str, Buffer],
+    knowledge: SizeKnowledge,
+    printer: type[IndexPrinter],
+    reciprocals: bool = False,
+) -> Kernel:
+    """Merge the members' bodies, in order. reciprocals: the elements of a softmax are multiplied by the reciprocal of
+    their sum. Raises CompileError for contents that a schedule must not have."""
     first = next((m.body for m in group.members if m.body.reduction_vars or len(m.body.vars) > len(group.ranges)), None)
     body = first or group.members[0].body
     shared = len(group.ranges)
@@ -178,15 +185,15 @@ def merge(group: Group, buffers: Mapping[str, Buffer], knowledge: SizeKnowledge,
     ranges = knowledge.ranges(loops, sizes)
     kernel = Kernel(loops, sizes, shared, knowledge.hints(sizes), knowledge, ranges, printer(ranges))
     kernel.rows_each = group.rows_each
-    merger = _Merger(kernel, group.internal)
+    merger = _Merger(kernel, group.internal, reciprocals)
     for member in group.members:
         merger.add(member.body)
     return kernel
 
 
 class _Merger:
-    def __init__(self, kernel: Kernel, internal: frozenset[str]) -> None:
-        self.kernel = kernel
+    def __init__(self, kernel: Kernel, internal: frozenset[str], reciprocals: bool) -> None:
+        self.kernel, self.reciprocals = kernel, reciprocals
         self.internal = internal
         self.numbers: dict[object, int] = {}
         self.stored: dict[tuple[str, Expr], int] = {}
@@ -235,6 +242,9 @@ class _Merger:
         found = self.numbers.get(key)
         if found is None and name == "reduce" and args[0] == "sum":
             found = self._sum_of_one(args[1].position, dtype)
+        if found is None and name == "div" and self.reciprocals and self._is_softmax(*args):
+            one = Ref(self.value("constant", (1.0, dtype), dtype))
+            found = self.value("mul", (args[0], Ref(self.value("div", (one, args[1]), dtype))), dtype)
         if found is not None:
             return found
         kernel = self.kernel
@@ -253,6 +263,18 @@ class _Merger:
         self.numbers[key] = len(kernel.values)
         kernel.values.append(KernelValue(name, args, dtype, loops, phase))
         return len(kernel.values) - 1
+
+    def _is_softmax(self, power: Ref, total: Ref) -> bool:
+        """True if the divisor lies between 1 and the number of elements, so that its reciprocal is a normal number:
+        the sum of exp(x - max(x)), by which these are divided."""
+        exp, summed = (self.kernel.values[ref.position] for ref in (power, total))
+        if exp.name != "exp" or summed.name != "reduce" or summed.args != ("sum", power):
+            return False
+        away = self.kernel.values[exp.args[0].position]
+        if away.name != "sub" or away.dtype not in (torch.float32, torch.float64):
+            return False
+        largest = self.kernel.values[away.args[1].position]
+        return largest.name == "reduce" and largest.args == ("max", away.args[0])
 
     def _sum_of_one(self, summand: int, dtype: torch.dtype) -> int | None:
         """The sum over a loop of which at most one iteration, whose number is known before, gives something else than

@@ -40,7 +40,7 @@ def print_kernel(
         for op in member.body.ops:
             if op.dtype is not None:
                 memory_type(op.dtype)
-    kernel = merge(group, buffers, knowledge, CppIndexPrinter)
+    kernel = merge(group, buffers, knowledge, CppIndexPrinter, not options.exact_rounding)
     if 0 in kernel.sizes[kernel.outer :]:
         raise CompileError("inductor", "a reduction over no elements reached code generation")
     pointers = {name: f"in{at}" for at, name in enumerate(group.reads)}
