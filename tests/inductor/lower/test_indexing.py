@@ -118,3 +118,20 @@ def test_positions_are_not_counted_from_the_end(dtype: torch.dtype, where: int, 
             function()
         with pytest.raises((IndexError, RuntimeError), match="out of"):
             stator.compile(function)()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
+@pytest.mark.parametrize(("rows", "columns"), [(600, 601), (600, 100), (511, 601), (0, 601), (512, 1040)])
+def test_columns_selected_for_all_rows(dtype: torch.dtype, rows: int, columns: int) -> None:
+    """The same indices for rows that lie near each other, and far apart."""
+    torch.manual_seed(0)
+    x = (torch.randn(rows, columns) * 9).to(dtype)
+    at = torch.randint(-columns, columns, (columns,))
+    function = stator.compile(lambda x, at: (x[:, at], x.t()[at], x[:, at] * 2 + x), dynamic=False)
+    found = function(x, at)
+    for one, other in zip(found, (x[:, at], x.t()[at], x[:, at] * 2 + x), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2 if dtype is torch.bfloat16 else 1e-6, atol=0)
+    if rows:
+        at[columns - 1] = columns
+        with pytest.raises(IndexError):
+            function(x, at)

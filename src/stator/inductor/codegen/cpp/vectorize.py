@@ -16,6 +16,7 @@ from .types import KIND, LANES
 _VECTOR_UNIT, _VECTOR_TILED, _VECTOR_NEAR, _VECTOR_STRIDED, _VECTOR_GATHER = 1 / 16, 5 / 16, 7 / 16, 12 / 16, 14 / 16
 _SCALAR = 1.0
 _NEAR = 8  # elements between lanes that still share cache lines
+_FAR, _MANY = 1024, 512  # bytes between stores, and their number, from which each run stores to lines anew
 _MIN_TILE = 4
 _MOST_WASTE = 1.25  # lanes of the vectors of a row for each of its elements, up to which scans run along lanes
 
@@ -89,16 +90,25 @@ def _tile_loop(kernel: Kernel, vector: int) -> int | None:
 
 
 def _heavy_outside(kernel: Kernel, outer: tuple[int, ...], chosen: int) -> tuple[int, ...]:
-    """Put the vector loop last, or before those loops that dear operations do not vary with."""
-    dear = 0
+    """Put the vector loop last, or before those loops that dear operations do not vary with. Indices are read again
+    rather than that many stores jump far."""
+    bit, heavy, found = 1 << chosen, 0, 0
     for value in kernel.values:
-        if value.name in HEAVY or value.name == "indirect":
-            dear |= value.loops
+        heavy |= value.loops if value.name in HEAVY else 0
+        found |= value.loops if value.name == "indirect" else 0
     rest = _in_order_of_loads(kernel, [loop for loop in outer if loop != chosen], chosen)
-    if not dear & (1 << chosen):
+    if not (heavy | found) & bit:
         return (*rest, chosen)
-    varying = [loop for loop in rest if dear & (1 << loop)]
-    return (*varying, chosen, *(loop for loop in rest if not dear & (1 << loop)))
+    outside = [
+        loop for loop in rest if (heavy | found) & (1 << loop) or (not heavy & bit and _stores_jump_far(kernel, loop))
+    ]
+    return (*outside, chosen, *(loop for loop in rest if loop not in outside))
+
+
+def _stores_jump_far(kernel: Kernel, loop: int) -> bool:
+    """True if the first-level cache may lose the lines that a run of the loop stores to before the next run."""
+    steps = [(kernel.step(s.index, loop) or 0) * kernel.values[s.value].dtype.itemsize for s in kernel.stores]
+    return kernel.typical[loop] >= _MANY and any(abs(step) > _FAR for step in steps)
 
 
 def _in_order_of_loads(kernel: Kernel, loops: list[int], chosen: int) -> list[int]:
