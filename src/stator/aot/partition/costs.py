@@ -12,7 +12,7 @@ from typing import Any
 from torch import fx
 from torch._ops import OpOverload
 
-from stator.graph.ir.schema import has_effects, op_info
+from stator.graph.ir.schema import SchemaFacts, has_effects, op_info
 from stator.prims.record import TensorMeta
 
 # Arithmetic that costs next to nothing beside the memory that it reads or writes
@@ -69,9 +69,18 @@ def _hint(size: Any) -> int:
 
 def is_library_call(node: fx.Node) -> bool:
     """Whether the node runs as a kernel of its own, with operands and results in memory."""
-    if not isinstance(node.target, OpOverload):
+    target = node.target
+    if not isinstance(target, OpOverload):
         return False
-    return computing_cost(node) is None
+    info = op_info(target)
+    return not info.is_view and (not _runs_in_loops(info) or has_effects(target, node.args, node.kwargs))
+
+
+def _runs_in_loops(info: SchemaFacts) -> bool:
+    return info.name in MOVES or info.name in PASSES or not _LOOPS.isdisjoint(info.record.tags)
+
+
+_LOOPS = frozenset(("pointwise", "creation", "index"))
 
 
 def computing_cost(node: fx.Node) -> int | None:
@@ -82,9 +91,9 @@ def computing_cost(node: fx.Node) -> int | None:
     info = op_info(node.target)
     if info.is_view:
         return 0
-    tags, name, size = info.record.tags, info.name, bytes_of(node)
-    if has_effects(node.target, node.args, node.kwargs):
+    if not _runs_in_loops(info) or has_effects(node.target, node.args, node.kwargs):
         return None
+    tags, name, size = info.record.tags, info.name, bytes_of(node)
     if name in MOVES:
         return OPERATION + int(MOVE_PER_BYTE * size)
     if name in PASSES:
@@ -93,9 +102,7 @@ def computing_cost(node: fx.Node) -> int | None:
         return OPERATION + int((CHEAP_PER_BYTE if name in CHEAP else FUNCTION_PER_BYTE) * size)
     if "creation" in tags:
         return OPERATION
-    if "index" in tags:
-        return OPERATION + int(GATHER_PER_BYTE * size)
-    return None
+    return OPERATION + int(GATHER_PER_BYTE * size)
 
 
 def library_cost(node: fx.Node) -> int:

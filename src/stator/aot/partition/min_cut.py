@@ -40,49 +40,57 @@ class FlowNetwork:
         """Saturate the network; per vertex, whether it lies on the sink's side of the minimum cut next to the sink.
         Raises ValueError when every cut is infinite."""
         while (levels := self._levels()) is not None:
-            positions = [0] * len(self.edges)
-            while self._augment(levels, positions):
-                pass
+            self._augment(levels)
         return self._reaches_sink()
 
     def _levels(self) -> list[int] | None:
-        """Distances from the source in the residual network; None when the sink is out of reach."""
+        """Distances to the sink in the residual network; None when the source cannot reach it. Paths that follow these
+        never leave what leads to the sink."""
         levels = [-1] * len(self.edges)
-        levels[self.SOURCE] = 0
-        waiting = deque((self.SOURCE,))
+        levels[self.SINK] = 0
+        waiting = deque((self.SINK,))
         edges, heads, capacities = self.edges, self.heads, self.capacities
         while waiting:
-            tail = waiting.popleft()
-            for edge in edges[tail]:
-                head = heads[edge]
-                if capacities[edge] and levels[head] < 0:
-                    levels[head] = levels[tail] + 1
-                    waiting.append(head)
-        return levels if levels[self.SINK] >= 0 else None
+            head = waiting.popleft()
+            next_level = levels[head] + 1
+            for edge in edges[head]:
+                tail = heads[edge]
+                if levels[tail] < 0 and capacities[edge ^ 1]:
+                    levels[tail] = next_level
+                    waiting.append(tail)
+        return levels if levels[self.SOURCE] >= 0 else None
 
-    def _augment(self, levels: list[int], positions: list[int]) -> bool:
-        """Push flow along one shortest path. positions: per vertex its first edge that may still lead on."""
-        edges, heads, capacities = self.edges, self.heads, self.capacities
+    def _augment(self, levels: list[int]) -> None:
+        """Push flow along shortest paths until each has a saturated edge. Each path begins with the part of the one
+        before that is not saturated."""
+        heads, capacities = self.heads, self.capacities
+        positions = [0] * len(self.edges)  # per vertex: the first of its edges that may still lead on
         path: list[int] = []
         at = self.SOURCE
-        while at != self.SINK:
-            leaving = edges[at]
+        while True:
+            leaving, wanted = self.edges[at], levels[at] - 1
             position = positions[at]
             while position < len(leaving):
                 edge = leaving[position]
-                if capacities[edge] and levels[heads[edge]] == levels[at] + 1:
+                if capacities[edge] and levels[heads[edge]] == wanted:
                     break
                 position += 1
             positions[at] = position
             if position < len(leaving):
-                path.append(leaving[position])
-                at = heads[leaving[position]]
+                path.append(edge)
+                at = heads[edge]
+                if at == self.SINK:
+                    at = self._push(path)
             elif path:
                 at = heads[path.pop() ^ 1]
                 positions[at] += 1
             else:
-                return False
-        least = min(capacities[edge] for edge in path)
+                return
+
+    def _push(self, path: list[int]) -> int:
+        """Saturate a path to the sink, and cut it in front of its first saturated edge. Returns the vertex there."""
+        heads, capacities = self.heads, self.capacities
+        least = min([capacities[edge] for edge in path])
         if least >= INFINITE:
             raise ValueError("there is a path of infinite capacity from source to sink")
         for edge in path:
@@ -90,7 +98,10 @@ class FlowNetwork:
                 capacities[edge] -= least
             if capacities[edge ^ 1] < INFINITE:
                 capacities[edge ^ 1] += least
-        return True
+        full = next(place for place, edge in enumerate(path) if not capacities[edge])
+        at = heads[path[full] ^ 1]
+        del path[full:]
+        return at
 
     def _reaches_sink(self) -> list[bool]:
         reaches = [False] * len(self.edges)

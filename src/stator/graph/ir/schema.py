@@ -103,8 +103,10 @@ def _inspect(target: OpOverload) -> SchemaFacts:
 def has_effects(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether others than the readers of its results can notice a call with these arguments: it draws random numbers or
     communicates with other processes. Rewrites may not repeat, merge, remove or reorder such calls."""
-    communicates = isinstance(target, OpOverload) and op_info(target).communicates
-    return communicates or is_random_call(target, args, kwargs)
+    if not isinstance(target, OpOverload):
+        return False
+    info = op_info(target)
+    return info.communicates or (info.random and is_random_call(target, args, kwargs))
 
 
 _COMMUNICATING = ("c10d", "_c10d", "_dtensor", "fsdp", "symm_mem")  # beginnings of namespaces
