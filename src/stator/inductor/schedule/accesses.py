@@ -82,24 +82,28 @@ def memory_owner(name: str, buffers: Mapping[str, Buffer]) -> str:
 
 
 def extern_reads(extern: Extern) -> set[str]:
-    return {*_names((extern.args, extern.kwargs)), *extern.mutates, *extern.keeps}
+    return names_in((extern.args, extern.kwargs)).union(extern.mutates, extern.keeps)
 
 
 def extern_writes(extern: Extern) -> set[str]:
     return {name for name in extern.outputs if name is not None} | set(extern.mutates)
 
 
-def _names(value: Any) -> Iterable[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, View):
-        yield value.base
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _names(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _names(item)
+def names_in(values: Iterable[Any]) -> set[str]:
+    """The buffers that values name, also as views or inside of containers."""
+    found: set[str] = set()
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        if isinstance(value, str):
+            found.add(value)
+        elif isinstance(value, View):
+            found.add(value.base)
+        elif isinstance(value, list | tuple):
+            pending += value
+        elif isinstance(value, dict):
+            pending += value.values()
+    return found
 
 
 def symbols_needed(node: Loops | Extern, buffers: Mapping[str, Buffer]) -> frozenset[Symbol]:
@@ -120,7 +124,3 @@ def _view_layouts(value: Any) -> Iterable[Layout]:
     elif isinstance(value, list | tuple | dict):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _view_layouts(item)
-
-
-def names_in(values: Iterable[Any]) -> set[str]:
-    return set(_names(list(values)))

@@ -226,7 +226,7 @@ class _AttentionFusion(AttentionSteps):
                     made.append(_with_members(step, kept))
             elif id(step) not in gone:
                 made.append(step)
-        self.steps = made
+        self.steps, self.writers = made, None
 
 
 def _fits(size: Any) -> bool:

@@ -4,7 +4,7 @@ attention.py puts it into a launch."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,13 +109,17 @@ class AttentionCall:
 class AttentionSteps(ProductSteps):
     """The steps of a schedule, some of which are attention."""
 
+    writers: Mapping[str, list[Group | Extern]] | None = None  # by buffer; None where steps were replaced since
+
     def attention(self, step: Group | Extern) -> AttentionCandidate | None:
         """The attention whose last step this is."""
         return self._written_by_hand(step) or (self._called(step) if isinstance(step, Extern) else None)
 
     def writer(self, name: str) -> Group | None:
         """The only step that writes a buffer, if it is a group of loops."""
-        found = [step for step in self.steps if name in self.effects(step)[1]]
+        if self.writers is None:
+            self.writers = self.by_buffer(1)
+        found = self.writers[name]
         return found[0] if len(found) == 1 and type(found[0]) is Group else None
 
     # ---- attention in loops and products ----------------------------------------------------------

@@ -3,9 +3,10 @@ elements. products.py and attention.py put both into launches."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -136,6 +137,14 @@ class ProductSteps:
         if found is None:
             found = self.known[id(step)] = step, self._effects(step)
         return found[1]
+
+    def by_buffer(self, part: Literal[0, 1]) -> Mapping[str, list[Group | Extern]]:
+        """The steps that read (0) or write (1) each buffer, in order."""
+        found = defaultdict[str, list[Group | Extern]](list)
+        for step in self.steps:
+            for name in self.effects(step)[part]:
+                found[name].append(step)
+        return found
 
     def _effects(self, step: Group | Extern) -> Effects:
         if isinstance(step, Group):

@@ -4,7 +4,7 @@ other products of one left side. The backend says which of these are worth it, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +48,8 @@ class _ProductFusion(ProductSteps):
                 assert alone is not None
                 self.steps[at] = alone
         self._join()
-        steps = [final for step in self.steps for final in self._chosen(step)]
+        readers = self.by_buffer(0)
+        steps = [final for step in self.steps for final in self._chosen(step, readers)]
         for step in [step for step in steps if isinstance(step, ProductGroup)]:
             if step.products.tile is not None and step.products.tile.split > 1:
                 steps = with_shared_depth(steps, step, self.buffers)
@@ -69,18 +70,20 @@ class _ProductFusion(ProductSteps):
             found.insert(at, (place, step, effects))
         return [step for _, step, _ in found]
 
-    def _chosen(self, step: Group | Extern) -> Sequence[Group | Extern]:
+    def _chosen(
+        self, step: Group | Extern, readers: Mapping[str, Sequence[Group | Extern]]
+    ) -> Sequence[Group | Extern]:
         """The launch, or its parts as launches of their own, or the calls that it would replace."""
         if not isinstance(step, ProductGroup):
             return [step]
         products = step.products
-        tile = self.choose(step, may_share_depth(step, self.steps, self.lowered))
+        tile = self.choose(step, may_share_depth(step, readers, self.lowered))
         if tile is not None:
             return [replace(step, products=replace(products, tile=tile))]
         if len(products.parts) == 1:
             return products.steps[0]
         alone = [self._combined(step.name, [(step, at)]) for at in range(len(products.parts))]
-        return [final for part in alone for final in self._chosen(part)]
+        return [final for part in alone for final in self._chosen(part, readers)]
 
     # ---- launches ---------------------------------------------------------------------------------
 

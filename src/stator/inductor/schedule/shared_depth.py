@@ -4,7 +4,7 @@ product add them up in a fixed order. No atomics, and no launch more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +21,10 @@ from .groups import Group, Matrices, ProductGroup, TiledGroup
 Steps = list[Group | Extern]
 
 
-def may_share_depth(group: ProductGroup, steps: Sequence[Group | Extern], lowered: Lowered) -> bool:
-    """True if the launch makes one product without a bias that loops alone read, each group in one place."""
+def may_share_depth(group: ProductGroup, readers: Mapping[str, Sequence[Group | Extern]], lowered: Lowered) -> bool:
+    """True if the launch makes one product without a bias that loops alone read, each group in one place.
+
+    readers: the steps that read each buffer."""
     products = group.products
     if len(products.parts) != 1 or len(group.members) != 1 or products.batch != 1 or len(group.writes) != 1:
         return False
@@ -31,8 +33,8 @@ def may_share_depth(group: ProductGroup, steps: Sequence[Group | Extern], lowere
         return False
     if result in names_in(lowered.outputs):
         return False
-    readers = [step for step in steps if step is not group and result in _reads(step)]
-    return bool(readers) and all(isinstance(step, Group) and _reads_once(step, result) for step in readers)
+    steps = readers.get(result, ())
+    return bool(steps) and all(isinstance(step, Group) and _reads_once(step, result) for step in steps)
 
 
 def _reads(step: Group | Extern) -> set[str]:
