@@ -149,8 +149,7 @@ def page() -> str:
         "(`_assert_async.msg`, `stator.check`): the results are computed as those of the operators without fallback.",
         f"- {total['whole']} ({100 * total['whole'] / len(found):.1f}%) are, for most of their samples, nothing but a "
         f"fallback: {len(whole) - len(refused)} as library calls in the compiled graph, {len(refused)} because the "
-        "shape of their result, or a Python value, depends on data: capture ends before them and ATen runs them, as it "
-        "does between compiled parts of a graph that is handed to a backend with one of them inside.",
+        "shape of their result, or a Python value, depends on data: capture ends before them and ATen runs them.",
         "",
         "## Whole fallbacks",
         "",
