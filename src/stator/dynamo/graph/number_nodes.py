@@ -73,14 +73,8 @@ class NumberNodes:
         self.unknown.environment.locate = recorder.context.place
         self.unknown.environment.fix = self._fixed_value
         self.assumptions = assumptions
-        self.inputs = InputSizes(
-            self.unknown.environment,
-            dynamic,
-            bool(assumptions.fixed_sizes),
-            assumptions.changes,
-            assumptions.met,
-            assumptions.constants,
-        )
+        known = assumptions.changes, assumptions.met, assumptions.constants, bool(assumptions.failed_guards)
+        self.inputs = InputSizes(self.unknown.environment, dynamic, bool(assumptions.fixed_sizes), *known)
         self.fixed: dict[Any, Any] = {}
         self.any = False  # is there a symbol?
         self.checked = False  # does the graph check a fact about symbols?

@@ -43,7 +43,8 @@ class InputSizes:
         symbols at all. changed: sources that differed between calls. met: tensors of earlier versions. constants:
         sources that are no symbols, with the line that needs it. held: the sizes at such sources. lengths: sources of
         ints of the program that are sizes of tensors which the frame makes. numbers: the symbols of numbers of the
-        program on which no size depends.
+        program on which no size depends. asks_examples: a graph that asks nothing about marked sizes assumes larger
+        ones than those of this call.
     """
 
     environment: Environment
@@ -52,6 +53,7 @@ class InputSizes:
     changed: Collection[Source] = ()
     met: Collection[Source] = ()
     constants: Mapping[Source, UserPlace | None] = field(default_factory=dict)
+    asks_examples: bool = False
     sources: dict[Symbol, Source] = field(default_factory=dict)
     held: dict[Source, int] = field(default_factory=dict)
     lengths: set[Source] = field(default_factory=set)
@@ -95,8 +97,10 @@ class InputSizes:
             self.held[source] = size
             return size
         if mark is not None and mark.kind is Kind.UNBACKED:
-            return to_sym_int(self.environment, self._symbol(source, None, mark))
-        if mark is None:
+            if not self.asks_examples:
+                return to_sym_int(self.environment, self._symbol(source, None, mark))
+            free, mark = size >= _SEVERAL, None
+        elif mark is None:
             free = size >= SMALLEST_SIZE and self._is_free(source)
         else:  # sizes of 0 and 1 outside of a marked range have versions of their own
             free = mark.kind is not Kind.STATIC and size >= (SMALLEST_SIZE if mark.low <= size else _SEVERAL)

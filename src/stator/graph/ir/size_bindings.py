@@ -89,9 +89,8 @@ def size_bindings(graph: fx.Graph) -> dict[Symbol, SizeBinding]:
 
 def input_bindings(graph: fx.Graph) -> dict[Symbol, SizeBinding]:
     """`size_bindings` of a forward, or of a joint graph, whose tangents tell sizes that depend on data too late."""
-    environment = environment_of(graph)
-    hints = {} if environment is None else environment.hints
-    return {symbol: binding for symbol, binding in size_bindings(graph).items() if symbol in hints}
+    made = result_bindings(graph)
+    return {symbol: binding for symbol, binding in size_bindings(graph).items() if symbol not in made}
 
 
 def unknown_symbols(symbols: Iterable[Symbol], environment: Environment) -> frozenset[Symbol]:

@@ -31,9 +31,7 @@ def mse_loss_backward(grad_output: Any, self: Any, target: Any, reduction: int) 
         count: Any = 1
         for size in self.shape:
             count = count * size
-        if type(count) is int:  # without elements there is no gradient to divide
-            count = max(count, 1)
-        factor = 2.0 / count
+        factor = 2.0 / torch.sym_max(count, 1)  # without elements there is no gradient to divide
     return aten.mul.Tensor(aten.mul.Tensor(aten.sub.Tensor(self, target), factor), grad_output)
 
 
