@@ -50,6 +50,12 @@ def test_simplest_wins_where_the_difference_is_small(monkeypatch: pytest.MonkeyP
     assert choose({"a": clock.run(1.01e-3), "b": clock.run(1e-3)}, "close") == "a"
 
 
+def test_first_is_timed_longer_where_it_loses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first runs are slow, and agree."""
+    clock = Clock(monkeypatch)
+    assert choose({"a": clock.run(*[5e-3] * 4, 1e-3), "b": clock.run(2e-3)}, "burst") == "a"
+
+
 def test_kept_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     facts = ("kept", time.time_ns())
