@@ -14,6 +14,7 @@ import torch
 from stator.base import config, counters
 from stator.base.errors import Unsupported
 from stator.dynamo.ir.capture_assumptions import NO_ASSUMPTIONS, CaptureAssumptions, GraphEnd, Retry
+from stator.shapes.sym_node import SymbolicNode
 
 from . import handlers
 from .graph import input_facts
@@ -493,7 +494,7 @@ def _changing_locals(frame: Frame) -> dict[Source, int]:
     for name, value in frame.locals.items():
         if isinstance(value, TensorValue):
             for dim, size in enumerate(value.fake.shape):
-                if isinstance(size, torch.SymInt) and size.node.has_hint():
+                if type(size) is torch.SymInt and type(size.node) is SymbolicNode and size.node.has_hint():
                     found.setdefault(SizeSource(LocalSource(name), dim), 0)
         elif is_open(value) and value.kind in (int, float):
             found.setdefault(LocalSource(name), 0)
