@@ -35,7 +35,7 @@ _FEWEST_ROWS = 1024
 # sums less exact; fewer make the sums of parts cost as much as the rows.
 _THREADS_FEWEST_ROWS, _THREAD_PARTS, _FEWEST_OF_PART, _MOST_OF_PART = 128, 64, 16, 256
 # Columns that fill the lanes; that the nearest memory holds several times: sums, and the rows of which they are made
-_FEWEST_COLUMNS, _THREADS_MOST_COLUMNS = 16, 2048
+_FEWEST_COLUMNS, _THREADS_MOST_COLUMNS = 16, 1024
 _NEAR = 24  # steps between groups that become one: values must not live much longer
 
 Step = Group | Extern
