@@ -120,12 +120,14 @@ def test_a_decomposition_may_use_its_operator_for_a_smaller_case() -> None:
     assert stator.decompose(lambda x: operator(x), [torch.ones(8)])(torch.ones(8)) == 8
 
 
-def test_a_wrong_decomposition_leaves_the_operator_to_its_implementation() -> None:
+def test_a_wrong_decomposition_leaves_the_program_to_eager() -> None:
     operator = made(shape=same, decompose=lambda x: x[:2])
     x = torch.randn(4)
     with pytest.warns(RuntimeWarning, match=rf"\({HERE}.*\) returns a tensor of size"):
-        result = stator.compile(lambda x: operator(x), fullgraph=True)(x)
+        result = stator.compile(lambda x: operator(x))(x)
     assert torch.equal(result, x * 2)
+    with pytest.raises(stator.UsageError, match=rf"\({HERE}.*\) returns a tensor of size"):
+        stator.compile(lambda x: operator(x), fullgraph=True)(x)
 
 
 @pytest.mark.parametrize("result", [3, (None,)])
