@@ -214,3 +214,15 @@ def test_counters_outside_of_variables(changed: str) -> None:
         found, expected = compiled(x, count), counts(x, count)
         torch.testing.assert_close(found[0], expected[0])
         assert found[1] == expected[1]
+
+
+def test_a_number_computed_of_a_number_reaches_a_graph_that_is_left_to_eager() -> None:
+    """The text of such a number names symbols, which the graph's Python code does not have."""
+
+    def program(x: torch.Tensor, step: int) -> torch.Tensor:
+        return x + 0.5 * step
+
+    compiled = stator.compile(program)
+    for step in (1, 2, 3, 4):
+        x = torch.randn(3, dtype=torch.float64, requires_grad=True)
+        torch.testing.assert_close(compiled(x, step), program(x, step))

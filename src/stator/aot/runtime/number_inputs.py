@@ -17,6 +17,21 @@ from stator.graph.ir.aten_graph import PlainGraphModule
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
+class _Known:
+    """The number that capture had, for the trace of a graph. Python code of the graph, which runs on tensors, has None
+    instead: the number's text has symbols."""
+
+    def __init__(self, number: Any) -> None:
+        self.number = number
+
+    def __repr__(self) -> str:
+        return "None"
+
+
+def _read(tensor: torch.Tensor, known: Any) -> Any:
+    return number_from_tensor(tensor, None if known is None else known.number)
+
+
 def carry_numbers(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[fx.GraphModule, Sequence[Any], Wrap]:
     """Replace the number inputs of a graph with tensors: a graph, its inputs, and the wrap that gives its compiled
     callable the arguments of `gm`. The numbers are the placeholders with
@@ -51,7 +66,8 @@ def _reading_tensors(gm: fx.GraphModule, positions: Sequence[int]) -> fx.GraphMo
         placeholder = placeholders[at]
         users = list(placeholder.users)
         with graph.inserting_after(placeholders[-1]):
-            number = graph.call_function(number_from_tensor, (placeholder, placeholder.meta["number"]))
+            known: Any = _Known(placeholder.meta["number"])
+            number = graph.call_function(_read, (placeholder, known))
         for user in users:
             user.replace_input_with(placeholder, number)
     made = PlainGraphModule(gm, graph)
