@@ -39,6 +39,12 @@ def along_a_dimension_with_broadcasting(x, y):
     return torch.take_along_dim(x, last, 1), x.take_along_dim(first, 0), torch.take_along_dim(y, last, 1)
 
 
+def selections(x, y):
+    rows, mask = x * 1, x.detach() > 0
+    first = torch.masked_select(rows, mask).sin().sum(), rows.masked_select(mask=mask[:, :1]).sum()
+    return *first, (y * 2).masked_select(mask).sum(), torch.masked_select(rows[0, 0], mask).sum()
+
+
 def blocks(x, y):
     return torch.block_diag(x, y, x[0], x[0, 0]), torch.block_diag(x.t(), x), torch.block_diag(x)
 
@@ -106,6 +112,7 @@ PROGRAMS = [
     products_of_other_layouts,
     along_a_dimension,
     along_a_dimension_with_broadcasting,
+    selections,
     blocks,
     filled_diagonals,
     evenly_spaced,
@@ -181,6 +188,8 @@ def test_windows_that_leave_gaps_raise_in_inverse_transforms() -> None:
         lambda x, y: torch.take_along_dim(x, y, 0),
         lambda x, y: torch.take_along_dim(x, y[0].long(), 0),
         lambda x, y: torch.broadcast_shapes(x.shape, (x.shape[0] + 1, 4)),
+        lambda x, y: torch.masked_select(x, x),
+        lambda x, y: x.masked_select(torch.ones(3, 4, dtype=torch.bool)),
         lambda x, y: torch.block_diag(x[None]),
         lambda x, y: torch.kron(x.t(), y),
         lambda x, y: torch.gru_cell(x, x[:, :2], x[:, :3], x[:, :2]),

@@ -219,6 +219,9 @@ UNBACKED = {
     "without ones": lambda x: x.squeeze() * 2,
     "means": lambda x: x.mean(0),
     "a loss": lambda x: torch.nn.functional.mse_loss(x, x.detach() * 2),
+    "chosen rows": lambda x: x[x.sum(1) > 0] * 2,
+    "chosen elements": lambda x: x.masked_select(x > 0).sin(),
+    "chosen and written": lambda x: torch.where(x > 0, x, 1).index_put((x > 0,), x[x > 0] * 3),
     "made inside": lambda x: torch.arange(x.shape[0])[:, None] * x + torch.zeros(x.shape[0], 4),
 }
 

@@ -18,7 +18,7 @@ from stator.base.errors import Unsupported
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor
 from stator.graph.fake.unknown_sizes import UnknownSizes, masks_expanded, nested_lists
 from stator.graph.ir.schema import op_info
-from stator.graph.ir.size_bindings import new_symbols, unknown_symbols
+from stator.graph.ir.size_bindings import input_bindings, new_symbols, unknown_symbols
 from stator.prims.layout import always_equal, broadcast_shapes, contiguous_strides, has_zero, numel, same_sizes
 from stator.prims.operators.checks import require_sizes, tolist
 from stator.prims.operators.mask_indices import true_indices
@@ -183,16 +183,18 @@ class UnknownSizeRecorder:
 
     def check_facts(self) -> None:
         """Add checks of facts about unknown sizes that the trace relied on since the last call. A check stands directly
-        behind the nodes that bind its symbols, so that all that relies on it can come later."""
+        behind the nodes that bind its symbols, so that all that relies on it can come later. Guards check facts about
+        sizes of inputs."""
         facts = self.environment.facts
         while self._checked < len(facts):
             condition = facts[self._checked].condition
             unknown = unknown_symbols(condition.symbols, self.environment)
-            if not unknown <= self._binders.keys():
+            bound = unknown & self._binders.keys()
+            if bound != unknown and not unknown - bound <= input_bindings(self.tracer.graph).keys():
                 return
             self._checked += 1
-            if unknown:
-                self._check(condition, unknown)
+            if bound:
+                self._check(condition, bound)
 
     def _check(self, condition: Any, unknown: frozenset[Symbol]) -> None:
         binder = [node for symbol, node in self._binders.items() if symbol in unknown][-1]

@@ -58,6 +58,15 @@ def _take_along_dim(
     )
 
 
+@stand_ins.register(torch.masked_select, "masked_select")
+def _masked_select(input: torch.Tensor, mask: torch.Tensor, *, out: Any = None) -> torch.Tensor:
+    """Index by the mask: the autograd formula of `masked_select` reads the sizes as ints."""
+    if out is not None or mask.dtype is not torch.bool or not _is_symbolic(input, mask):
+        return torch.masked_select(input, mask, out=out)
+    shape = broadcast_shapes(tuple(input.shape), tuple(mask.shape))
+    return input.expand(shape)[mask.expand(shape)]
+
+
 @stand_ins.register("fill_diagonal_")
 def _fill_diagonal(self: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor:
     """Of matrices; where `wrap` is set, the diagonal begins anew in tall ones."""
