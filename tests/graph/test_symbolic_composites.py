@@ -81,6 +81,12 @@ def gated_cell(x, y):
     return torch_own, torch.gru_cell(x, state, weight, weight[:, :2], y[0, 0].repeat(6), y[0, 1].repeat(6))
 
 
+def gated_memory(x, y):
+    state, weight = (x[:, :2].tanh(), x[:, 2:] * 2), y.repeat(8, 1) * torch.arange(-3.0, 5.0)[:, None]
+    state = torch.lstm_cell(x, state, weight, weight[:, :2])
+    return torch.lstm_cell(x, state, weight, weight[:, :2], y[0, 0].repeat(8), y[0, 1].repeat(8))
+
+
 def triangles(x, y):
     n = x.shape[0]
     first, second = torch.triu_indices(n, n, 1)
@@ -107,6 +113,7 @@ def signals_of_spectra(x, y):
 
 PROGRAMS = [
     gated_cell,
+    gated_memory,
     triangles,
     products_of_all_pairs,
     products_of_other_layouts,
@@ -193,6 +200,8 @@ def test_windows_that_leave_gaps_raise_in_inverse_transforms() -> None:
         lambda x, y: torch.block_diag(x[None]),
         lambda x, y: torch.kron(x.t(), y),
         lambda x, y: torch.gru_cell(x, x[:, :2], x[:, :3], x[:, :2]),
+        lambda x, y: torch.lstm_cell(x, (x[:, :2], x[:, :2]), x[:, :3], x[:, :2]),
+        lambda x, y: torch.lstm_cell(x, (x[:, :2], x[:2, :2]), y.repeat(8, 1), y.repeat(8, 1)[:, :2]),
     ],
 )
 def test_what_torch_refuses_is_refused(program: Any) -> None:

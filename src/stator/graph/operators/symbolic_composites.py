@@ -128,6 +128,22 @@ def _gru_cell(
     return (hx - new) * update + new
 
 
+@stand_ins.register(torch.lstm_cell)
+def _lstm_cell(
+    input: torch.Tensor, hx: Any, w_ih: torch.Tensor, w_hh: torch.Tensor, b_ih: Any = None, b_hh: Any = None
+) -> Any:
+    """The gates i, f, g, o of Gers et al., 2000. torch's function raises the errors."""
+    tensors = (input, *hx, w_ih, w_hh)
+    fits = len(hx) == 2 and all(one.dim() == 2 and one.shape[0] == input.shape[0] for one in (input, *hx))
+    fits = fits and hx[0].shape[1] == hx[1].shape[1] == w_hh.shape[1] and input.shape[1] == w_ih.shape[1]
+    if not _is_symbolic(*tensors) or not fits or w_ih.shape[0] != 4 * w_hh.shape[1]:
+        return torch.lstm_cell(input, hx, w_ih, w_hh, b_ih, b_hh)
+    gates = F.linear(input, w_ih, b_ih) + F.linear(hx[0], w_hh, b_hh)
+    write, keep, new, show = gates.chunk(4, 1)
+    cell = torch.sigmoid(keep) * hx[1] + torch.sigmoid(write) * torch.tanh(new)
+    return torch.sigmoid(show) * torch.tanh(cell), cell
+
+
 @stand_ins.register(torch.diagonal, "diagonal")
 def _diagonal(input: torch.Tensor, offset: Any = 0, dim1: int = 0, dim2: int = 1, **names: Any) -> torch.Tensor:
     """The main diagonal behind the first columns, or rows."""
