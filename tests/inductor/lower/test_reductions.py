@@ -123,3 +123,29 @@ def test_group_norm_of_nhwc_images_joins_moments_of_channels(groups, channels, m
         tolerance = {torch.float32: 1e-5 if mean == 0 else 1e-3, torch.bfloat16: 2e-2, torch.float64: 1e-9}[dtype]
         assert torch.allclose(found.double(), wanted, rtol=tolerance, atol=tolerance)
     assert any(node.body.ranges[-1] == channels for node in loop_nodes(lowered)), "loops run along all channels"
+
+
+@pytest.mark.parametrize(
+    ("affine", "wanted"), [(True, [True] * 3), (True, [False, True, True]), (False, [True, False, False])]
+)
+@pytest.mark.parametrize("sizes", [(), (11,), (9, 7), (3, 4, 5)])
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_gradients_of_group_norm(dtype, channels_last, sizes, affine, wanted):
+    x, grad = (torch.randn(2, *sizes, 15, dtype=dtype).movedim(-1, 1) for _ in range(2))
+    if not channels_last:
+        x, grad = x.contiguous(), grad.contiguous()
+    x += 3
+    weight, count = torch.randn(15, dtype=dtype) if affine else None, math.prod(sizes)
+    mean, rstd = torch.native_group_norm(x.contiguous(), None, None, 2, 15, count, 3, 1e-5)[1:]
+
+    def gradients(grad, x, mean, rstd, weight=None):
+        found = torch.ops.aten.native_group_norm_backward(grad, x, mean, rstd, weight, 2, 15, count, 3, wanted)
+        return [part for part in found if part is not None]
+
+    arguments = (grad, x, mean, rstd, weight)[: 5 if affine else 4]
+    lowered = lowered_of(gradients, arguments)
+    exact = gradients(*(one.double().contiguous() for one in arguments))
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float64: 1e-12}[dtype]
+    for found, expected in zip(run(lowered, arguments), exact, strict=True):
+        assert (found.double() - expected).norm() <= tolerance * expected.norm()

@@ -18,7 +18,7 @@ from stator.shapes.expr import Expr
 
 from ..pointwise import cast, elementwise
 from ..reductions import element_count, has_elements, stored_for_rereading
-from ..views import reshape
+from ..views import expand, reshape
 from .normalization import computes_per_element
 
 aten = torch.ops.aten
@@ -151,17 +151,41 @@ def _group_norm_backward(
 ) -> Any:
     if not has_elements(x) or is_integral(x.dtype):
         return NotImplemented
-    grad, x = stored_for_rereading(builder, grad), stored_for_rereading(builder, x)
-    width, rest = channels // groups, x.shape[2:]
-    ones = (1,) * len(rest)
-    grad, x = (reshape(part, (batch, groups, width, *rest)) for part in (grad, x))
-    mean, rstd = (reshape(part, (batch, groups, 1, *ones)) for part in (mean, rstd))
+    working, width, rest = computation_dtype(x.dtype), channels // groups, x.shape[2:] or (1,)
+    grouped, per_channel = (batch, groups, width), (batch, channels, *((1,) * len(rest)))
+    grad, x = (reshape(stored_for_rereading(builder, part), (batch, channels, *rest)) for part in (grad, x))
+    mean, rstd = (reshape(cast(builder, part, working), (batch, groups, 1)) for part in (mean, rstd))
+    center, positions = expand(mean, grouped), range(2, x.rank)
+    if not computes_per_element(x):
+        center = builder.copy(center, (channels, width, 1))
+    center = reshape(center, per_channel)
+    sums = two_sums(
+        builder,
+        [grad, x, center],
+        positions,
+        lambda ops, g, value, center: (ops.mul(g, ops.sub(value, center)), g),
+    )
+    along, plain = (reshape(part, grouped) for part in sums)
     of_x = of_weight = of_bias = None
     if wanted[0]:
-        spread = None if weight is None else reshape(weight, (1, groups, width, *ones))
-        of_x = _normalized_gradient(builder, grad, x, mean, rstd, spread, range(2, x.rank))
+        factors = [] if weight is None else [reshape(cast(builder, weight, working), (1, groups, width))]
+        factor = elementwise(
+            builder,
+            lambda ops, scale, _, *weight: ops.mul(scale, *weight) if weight else scale,
+            [rstd, along, *factors],  # of the shape of `along`
+        )
+        totals = two_sums(
+            builder,
+            [along, plain, factor],
+            (2,),
+            lambda ops, first, second, scale: (ops.mul(first, scale), ops.mul(second, scale)),
+        )
+        count = element_count(x, positions) * width
+        of_x = _through_statistics(builder, grad, x, center, [rstd, factor, *totals], count)
     if wanted[1] or wanted[2]:
-        of_weight, of_bias = _parameter_gradients(builder, grad, x, mean, rstd, (0, *range(3, x.rank)))
+        of_weight, of_bias = two_sums(
+            builder, [along, plain, rstd], (0,), lambda ops, first, second, scale: (ops.mul(first, scale), second)
+        )
     return _finished(builder, [of_x, of_weight, of_bias], wanted)
 
 
@@ -198,7 +222,9 @@ def _batch_norm_backward(
     if wanted[0]:
         factor = rstd if weight is None else _times(builder, rstd, reshape(cast(builder, weight, working), per_channel))
         if train:
-            of_x = _through_statistics(builder, grad, x, mean, rstd, factor, along, plain)  # type: ignore[arg-type]
+            totals = [_times(builder, part, factor) for part in (along, plain)]  # type: ignore[arg-type]
+            count = element_count(x, (0, *range(2, x.rank)))
+            of_x = _through_statistics(builder, grad, x, mean, [rstd, factor, *totals], count)
         else:
             of_x = _times(builder, cast(builder, grad, working), factor)
     if wanted[1]:
@@ -220,31 +246,29 @@ def _inverse_deviation(builder: LoweringBuilder, variance: Tensor, eps: float) -
 
 
 def _through_statistics(
-    builder: LoweringBuilder,
-    grad: Tensor,
-    x: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-    factor: Tensor,
-    along: Tensor,
-    plain: Tensor,
+    builder: LoweringBuilder, grad: Tensor, x: Tensor, mean: Tensor, parts: Sequence[Tensor], count: Any
 ) -> Tensor:
-    """factor * (grad - average(grad) - (x - mean) * rstd**2 * average(grad * (x - mean)))."""
+    """grad * factor - average - (x - mean) * slope, with coefficients per channel, or per image and channel.
+
+    `parts` are, of equal rank: rstd, the factor (rstd * weight) per channel, and the sums of grad * (x - mean) * factor
+    and of grad * factor over the `count` elements of which the statistics are. The average is the second sum over the
+    count, the slope the first times rstd ** 2 over the count.
+    """
     working = computation_dtype(x.dtype)
-    count = element_count(x, (0, *range(2, x.rank)))
+    rstd, factor, along, plain = parts
     slope = elementwise(
         builder,
-        lambda ops, total, scale: ops.mul(ops.mul(total, _inverse(ops, count, working)), ops.mul(scale, scale)),
-        [along, rstd],
+        lambda ops, total, scale, _: ops.mul(ops.mul(total, _inverse(ops, count, working)), ops.mul(scale, scale)),
+        [along, rstd, factor],
     )
-    average = elementwise(builder, lambda ops, total: ops.mul(total, _inverse(ops, count, working)), [plain])
+    average = elementwise(builder, lambda ops, total, _: ops.mul(total, _inverse(ops, count, working)), [plain, factor])
     if not computes_per_element(x):
-        builder.store_together([slope, average])
-        builder.realize(factor)
+        builder.store_together([factor, slope, average])
 
-    def finish(ops: Any, g: Ref, value: Ref, center: Ref, steep: Ref, middle: Ref, scale: Ref) -> Ref:
+    def finish(ops: Any, g: Ref, value: Ref, center: Ref, scale: Ref, steep: Ref, middle: Ref) -> Ref:
         moved = ops.add(middle, ops.mul(ops.sub(value, center), steep))
-        return ops.mul(ops.sub(g, moved), scale)
+        return ops.sub(ops.mul(g, scale), moved)
 
-    operands = [cast(builder, grad, working), cast(builder, x, working), mean, slope, average, factor]
-    return elementwise(builder, finish, operands)
+    per_channel = (-1, x.shape[1], *((1,) * (x.rank - 2)))
+    channels = [reshape(part, per_channel) for part in (factor, slope, average)]
+    return elementwise(builder, finish, [cast(builder, grad, working), cast(builder, x, working), mean, *channels])
