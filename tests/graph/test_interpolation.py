@@ -57,8 +57,9 @@ def test_averages_by_a_factor() -> None:
     for height, width in ((8, 10), (12, 16), (20, 6), (9, 8), (13, 12), (7, 11), (15, 5), (1, 8), (6, 30)):
         x = torch.randn(2, 3, height, width, requires_grad=True)
         assert_same_outcome(observe(compiled, [x]), observe(program, [x]), BY_BACKEND["inductor"])
-    # for the first sizes; where windows divide the images, their heights, or nothing; without a row
-    assert counts.compilations == 5
+    # for the first sizes (unless all are symbols); where windows divide the images, their heights, or nothing; without
+    # a row
+    assert counts.compilations <= 5
     assert counts["dynamo.refused_symbols"] == 0
 
 
