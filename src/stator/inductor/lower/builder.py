@@ -37,14 +37,13 @@ _REDUCTION_SYMBOLS = tuple(Symbol(f"r{at}") for at in range(16))
 
 class LoweringBuilder:
     """Collects buffers and nodes. `node`, `origin` (its name), `target` and `meta` are the FX node being lowered;
-    `sizes` knows about symbolic sizes; `tunes`: libraries are chosen by timing, at the sizes of the graph, beside
-    kernels of ours, which `compiled_convolution` makes."""
+    `sizes` knows about symbolic sizes; `compiled_convolution` makes kernels of ours, where these and libraries are
+    chosen by timing, at the sizes of the graph."""
 
     def __init__(
         self, sizes: SizeKnowledge = NUMBERS_ONLY, compiled_convolution: CompiledConvolution | None = None
     ) -> None:
         self.sizes = sizes
-        self.tunes = compiled_convolution is not None
         self.compiled_convolution = compiled_convolution
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[Loops | Extern] = []

@@ -31,16 +31,12 @@ _PART = Symbol("k")
 
 
 class ReductionBuilder(Protocol):
+    """freeze: as `LoweringBuilder.freeze`."""
+
     sizes: SizeKnowledge
 
-    def freeze(
-        self,
-        body: Callable[[Any], None],
-        variables: tuple[Symbol, ...],
-        ranges: Sizes,
-        reduced: tuple[Symbol, ...] = (),
-        reduced_ranges: Sizes = (),
-    ) -> LoopBody: ...
+    @property
+    def freeze(self) -> Callable[..., LoopBody]: ...
     def new_buffer(self, shape: Any, strides: Any, dtype: torch.dtype, device: torch.device) -> Any: ...
 
 

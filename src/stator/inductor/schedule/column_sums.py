@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from stator.inductor.loops.handler import freeze
 from stator.inductor.loops.replay import Replay
 from stator.inductor.lower.split_reductions import Split, combined_results, is_separable, partial_results
 from stator.inductor.lower.tensor import Stored, Tensor
-from stator.inductor.sizes import SizeKnowledge, Sizes, ceil_div
+from stator.inductor.sizes import SizeKnowledge, ceil_div
 from stator.shapes.expr import Expr, Symbol, as_expr, floor_div
 
 from .accesses import extern_reads, extern_writes, memory_owner, names_in, summarize
@@ -214,6 +215,7 @@ class _Splitting:
 
     def __init__(self, owner: _Pass) -> None:
         self.owner, self.sizes = owner, owner.lowered.sizes
+        self.freeze: Callable[..., LoopBody] = partial(freeze, dtype_of=_dtypes(owner.buffers), sizes=self.sizes)
 
     def split(self, group: Group) -> tuple[Group, Group] | None:
         """None where the group is no such group, or has loops along the rows that sum nothing."""
@@ -244,20 +246,10 @@ class _Splitting:
 
     def _split_member(self, member: Loops, cut: Split, first: list[Loops], behind: list[Loops]) -> None:
         device = self.owner.buffers[member.outputs[0]].layout.device
-        partial = partial_results(self, member.body, cut, device)
-        first.append(replace(member, outputs=partial.names, body=partial.body))
-        for outputs, body in combined_results(self, member.body, cut, partial, member.outputs, device):
+        parts = partial_results(self, member.body, cut, device)
+        first.append(replace(member, outputs=parts.names, body=parts.body))
+        for outputs, body in combined_results(self, member.body, cut, parts, member.outputs, device):
             behind.append(replace(member, outputs=outputs, body=body))
-
-    def freeze(
-        self,
-        body: Callable[[Any], None],
-        variables: tuple[Symbol, ...],
-        ranges: Sizes,
-        reduced: tuple[Symbol, ...] = (),
-        reduced_ranges: Sizes = (),
-    ) -> LoopBody:
-        return freeze(body, variables, ranges, reduced, reduced_ranges, _dtypes(self.owner.buffers), self.sizes)
 
     def new_buffer(self, shape: Any, strides: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
         name = f"part_sums{len(self.owner.buffers)}"

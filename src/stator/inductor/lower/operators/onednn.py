@@ -77,7 +77,7 @@ def quicker_product(
     if not _takes(builder, a, b, columns, bias):
         return None
     matrix = builder.sizes.hint(inner), builder.sizes.hint(columns), _layout(builder, b).stride[1] == 1
-    found = {is_onednn_quicker(builder.sizes.hint(rows), *matrix, tunes=builder.tunes)}
+    found = {is_onednn_quicker(builder.sizes.hint(rows), *matrix, tunes=builder.compiled_convolution is not None)}
     changes = isinstance(inner, int) and isinstance(columns, int) and not isinstance(rows, int)
     if changes:
         found.update(is_known_quicker(number, *matrix) for number in _ROWS)
