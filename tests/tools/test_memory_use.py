@@ -101,11 +101,29 @@ def loss(x):
     return F.cross_entropy(x, torch.zeros(x.shape[0], dtype=torch.int64))
 
 
+def kept_terms(x):
+    """Reduced losses keep the storage of their terms."""
+    truth = x.detach().sigmoid()
+    return F.mse_loss(x, truth), F.smooth_l1_loss(x, truth), F.binary_cross_entropy(x.sigmoid(), truth)
+
+
+def bags(x):
+    rows = torch.zeros(x.shape, dtype=torch.int64)
+    return F.embedding_bag(rows, x.t(), mode="mean"), F.embedding_bag(rows, x.t(), mode="max")
+
+
+def columns_of_images(x):
+    return F.fold(F.unfold(x[None, None], 2), (x.shape[0], x.shape[1]), 2)
+
+
 def windows(x):
     return F.conv2d(x[None, None], torch.ones(2, 1, 3, 3), stride=2).relu_()
 
 
-PROGRAMS = (chain, freed_early, in_place, depends_on_the_size, several_peaks, numbers, attention, loss, windows)
+PROGRAMS = (
+    *(chain, freed_early, in_place, depends_on_the_size, several_peaks, numbers, attention, loss, windows),
+    *(kept_terms, bags, columns_of_images),
+)
 SHAPES = ((3, 4), (5, 40), (40, 5), (9, 9), (30, 31), (1, 6), (4, 4))
 
 
@@ -113,7 +131,7 @@ SHAPES = ((3, 4), (5, 40), (40, 5), (9, 9), (30, 31), (1, 6), (4, 4))
 def test_functions_agree_with_eager(program: Callable[..., Any]) -> None:
     found = stator.memory(program, TensorSpec(("rows", "columns")))
     for rows, columns in SHAPES:
-        if program is windows and rows < 3:
+        if rows < {windows: 3, columns_of_images: 2}.get(program, 0):
             continue
         expected = measured(program, (torch.ones(rows, columns),), {}, False)
         assert found.at(rows=rows, columns=columns).peak == expected, (rows, columns, str(found))
@@ -170,6 +188,15 @@ def test_recurrent_layers_agree_with_eager(layer: Any, options: dict[str, Any], 
     found = stator.memory(module, TensorSpec(("batch", "seq", 6)), backward=backward)
     for batch, seq in ((2, 5), (3, 7), (4, 20), (1, 1), (5, 3)):
         assert found.at(batch=batch, seq=seq).peak == measured(module, (torch.randn(batch, seq, 6),), {}, backward)
+
+
+@pytest.mark.parametrize("backward", (False, True), ids=("inference", "training"))
+@pytest.mark.parametrize("cell", (torch.nn.LSTMCell, torch.nn.GRUCell, torch.nn.RNNCell))
+def test_recurrent_cells_agree_with_eager(cell: Any, backward: bool) -> None:
+    module = cell(8, 6)
+    found = stator.memory(module, TensorSpec(("batch", 8)), backward=backward)
+    for batch in (2, 5, 40):
+        assert found.at(batch=batch).peak == measured(module, (torch.randn(batch, 8),), {}, backward), str(found)
 
 
 def test_the_report_names_layers_that_only_sizes_tell() -> None:

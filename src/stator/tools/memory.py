@@ -17,13 +17,12 @@ from torch.utils import _pytree as pytree
 from stator.base.errors import UserPlace
 from stator.graph.fake.fake_tensor import FakeStorage, FakeTensor, flat_tensors
 from stator.prims.operators.recurrent_layer import recurrent_layer
-from stator.prims.record import TensorMeta
 from stator.shapes.conditions import compare, text_of
 from stator.shapes.environment import Environment
 from stator.shapes.expr import as_expr
 from stator.shapes.extrema import Max
-from stator.shapes.sym_node import to_expression
 
+from .eager_storage import layout_bytes, storage_bytes
 from .symbolic.gradients import ForwardOrigins, run_backward
 from .symbolic.pieces import Pieces, conditions_of, evaluated
 from .symbolic.places import current_module, current_place
@@ -225,7 +224,7 @@ class _Following:
     def __call__(self, args: Any, kwargs: Any) -> tuple[_Usage, Any]:
         inputs = {id(one.fake_storage): one.fake_storage for one in _fakes((args, kwargs))}
         self.given.update(inputs)
-        self.usage.inputs = sum((storage_bytes(one.meta) for one in inputs.values()), start=as_expr(0))
+        self.usage.inputs = sum((layout_bytes(one.meta) for one in inputs.values()), start=as_expr(0))
         self.mode.observe = self.follow
         try:
             result = self.program.target(*args, **kwargs)
@@ -245,12 +244,12 @@ class _Following:
             self.usage.whole_layers[str(Allocation(0, f"the {args[0]}", *origin))] = None
         if func in _LIFTS:
             self.made.add(id(args[0]))
-        for fake in flat_tensors(result):
+        for position, fake in enumerate(flat_tensors(result)):
             storage = fake.fake_storage
             key = id(storage)
             if key in self.alive or key in self.given or self.mode.is_from_before(storage):
                 continue
-            allocation = Allocation(storage_bytes(storage.meta), str(func.overloadpacket), *origin)
+            allocation = Allocation(storage_bytes(func, args, position, fake), str(func.overloadpacket), *origin)
             self.alive[key] = weakref.ref(storage, lambda _, key=key: self._free(key)), allocation  # type: ignore[misc]
             self.now = self.now + allocation.bytes
             self.rising = True
@@ -285,17 +284,6 @@ class _Following:
         others = {_storage_of(one): one for one in (*buffers, *met)}
         self.usage.parameters = sum(one.untyped_storage().nbytes() for one in trained.values())
         self.usage.buffers = sum(one.untyped_storage().nbytes() for key, one in others.items() if key not in trained)
-
-
-def storage_bytes(meta: TensorMeta) -> Any:
-    """The bytes that a fresh tensor of this layout takes."""
-    reach = as_expr(1)
-    count = as_expr(1)
-    for size, stride in zip(meta.shape, meta.stride, strict=True):
-        size, stride = to_expression(size), to_expression(stride)
-        reach = reach + (as_expr(size) - 1) * stride
-        count = count * size
-    return (as_expr(0) if count == 0 else reach) * meta.dtype.itemsize
 
 
 def _upper_hull(environment: Environment, peaks: list[_Peak]) -> list[_Peak]:

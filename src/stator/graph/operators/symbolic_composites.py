@@ -117,31 +117,35 @@ def _spaced(original: Callable[..., Any], rule: Callable[..., Any]) -> Callable[
 def _gru_cell(
     input: torch.Tensor, hx: torch.Tensor, w_ih: torch.Tensor, w_hh: torch.Tensor, b_ih: Any = None, b_hh: Any = None
 ) -> torch.Tensor:
-    """h' = n + z * (h - n) with the gates r, z, n of Cho et al., 2014. torch's function raises the errors."""
+    """h' = n + z * (h - n) with the gates r, z, n of Cho et al., 2014, in place where torch's function works in place.
+    That function raises the errors."""
     tensors = input, hx, w_ih, w_hh
     fits = all(one.dim() == 2 for one in tensors) and input.shape[0] == hx.shape[0]
-    if not _is_symbolic(*tensors) or not fits or input.shape[1] != w_ih.shape[1] or hx.shape[1] != w_hh.shape[1]:
+    fits = fits and input.shape[1] == w_ih.shape[1] and hx.shape[1] == w_hh.shape[1]
+    if not _is_symbolic(*tensors) or not fits or any(one.shape[0] != 3 * hx.shape[1] for one in (w_ih, w_hh)):
         return torch.gru_cell(input, hx, w_ih, w_hh, b_ih, b_hh)
-    of_input, of_state = F.linear(input, w_ih, b_ih).chunk(3, 1), F.linear(hx, w_hh, b_hh).chunk(3, 1)
-    reset, update = (torch.sigmoid(of_state[gate] + of_input[gate]) for gate in (0, 1))
-    new = torch.tanh(of_input[2] + of_state[2] * reset)
-    return (hx - new) * update + new
+    of_input = F.linear(input, w_ih, b_ih).unsafe_split(hx.shape[1], 1)
+    of_state = F.linear(hx, w_hh, b_hh).unsafe_split(hx.shape[1], 1)
+    reset, update = (of_state[gate].add_(of_input[gate]).sigmoid_() for gate in (0, 1))
+    new = (of_input[2] + of_state[2].mul_(reset)).tanh_()
+    return (hx - new).mul_(update).add_(new)
 
 
 @stand_ins.register(torch.lstm_cell)
 def _lstm_cell(
     input: torch.Tensor, hx: Any, w_ih: torch.Tensor, w_hh: torch.Tensor, b_ih: Any = None, b_hh: Any = None
 ) -> Any:
-    """The gates i, f, g, o of Gers et al., 2000. torch's function raises the errors."""
+    """The gates i, f, g, o of Gers et al., 2000, in place where torch's function works in place. That function raises
+    the errors."""
     tensors = (input, *hx, w_ih, w_hh)
     fits = len(hx) == 2 and all(one.dim() == 2 and one.shape[0] == input.shape[0] for one in (input, *hx))
     fits = fits and hx[0].shape[1] == hx[1].shape[1] == w_hh.shape[1] and input.shape[1] == w_ih.shape[1]
-    if not _is_symbolic(*tensors) or not fits or w_ih.shape[0] != 4 * w_hh.shape[1]:
+    if not _is_symbolic(*tensors) or not fits or any(one.shape[0] != 4 * w_hh.shape[1] for one in (w_ih, w_hh)):
         return torch.lstm_cell(input, hx, w_ih, w_hh, b_ih, b_hh)
-    gates = F.linear(input, w_ih, b_ih) + F.linear(hx[0], w_hh, b_hh)
-    write, keep, new, show = gates.chunk(4, 1)
-    cell = torch.sigmoid(keep) * hx[1] + torch.sigmoid(write) * torch.tanh(new)
-    return torch.sigmoid(show) * torch.tanh(cell), cell
+    gates = F.linear(hx[0], w_hh, b_hh).add_(F.linear(input, w_ih, b_ih)).unsafe_split(hx[0].shape[1], 1)
+    write, keep, new, show = gates[0].sigmoid_(), gates[1].sigmoid_(), gates[2].tanh_(), gates[3].sigmoid_()
+    cell = (keep * hx[1]).add_(write * new)
+    return show * torch.tanh(cell), cell
 
 
 @stand_ins.register(torch.diagonal, "diagonal")
