@@ -23,6 +23,7 @@ from benchmarks.models import relative_error, tensors_of
 from benchmarks.rows import Row
 from benchmarks.work import Work, result, work_of
 
+_AGREEMENT, _PATIENCE = 1.03, 3  # of the least two times of each system; multiples of --seconds to wait for it
 LARGEST_ERROR = {"inference": 1e-4, "training": 1e-2}  # of float32; gradients of some networks multiply roundings
 
 
@@ -50,11 +51,12 @@ def compiled(system: str, work: Work, exact: list[Any], kind: str, row: Row) -> 
 
 
 def timed(calls: dict[str, Callable[..., Any]], work: Work, seconds: float, row: Row) -> None:
-    """Least and median milliseconds of rounds; in each, every system goes once, in an order that moves on."""
+    """Least and median milliseconds of rounds; in each, every system goes once, in an order that moves on. Rounds go on
+    until the least two times of each system agree: else one system may never have run without other work."""
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     samples: dict[str, list[float]] = {system: [] for system in calls}
-    names, deadline, rounds = list(calls), time.perf_counter() + seconds, 0
-    while rounds < 4 or time.perf_counter() < deadline:
+    names, begin, rounds = list(calls), time.perf_counter(), 0
+    while rounds < 4 or time.perf_counter() < begin + seconds * (1 if _agree(samples) else _PATIENCE):
         for system in names[rounds % len(names) :] + names[: rounds % len(names)]:
             work.step(calls[system], 0)  # what the system before has left in caches is gone
             start = clock()
@@ -65,6 +67,10 @@ def timed(calls: dict[str, Callable[..., Any]], work: Work, seconds: float, row:
     least = {system: min(found) for system, found in samples.items()}
     for system, found in samples.items():
         row.note(system, ms=least[system], median_ms=statistics.median(found), rounds=rounds, eager_ms=least["eager"])
+
+
+def _agree(samples: dict[str, list[float]]) -> bool:
+    return all(second <= _AGREEMENT * least for least, second, *_ in map(sorted, samples.values()))
 
 
 def main() -> None:
