@@ -422,3 +422,9 @@ def test_vision_models_pass(name: str, expected: list[str]) -> None:
     assert result.ok, str(result)
     assert texts(result) == expected
     assert str(result.outputs) == "(batch, 1000) float32"
+
+
+@pytest.mark.parametrize("layer", (torch.nn.GRU, torch.nn.RNN, torch.nn.LSTM))
+def test_recurrent_layers_hold_for_all_lengths(layer: Any) -> None:
+    found = stator.check(layer(8, 6, 2), stator.TensorSpec(("seq", "batch", 8)))
+    assert (found.ok, found.constraints, found.complete) == (True, (), True), str(found)

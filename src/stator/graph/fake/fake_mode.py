@@ -71,10 +71,10 @@ class FakeMode(TorchDispatchMode):
     """Inside `with mode:` every operator runs on fake tensors; real tensors count as constants.
 
     over: capture of the program has ended, so later uses of its fakes are not the program's.
-    eager_layers: GRUs and plain recurrent layers run eager's operators, step by step.
+    eager_layers: GRUs and plain recurrent layers run eager's operators, step by step. None: on short sequences only.
     """
 
-    eager_layers = False
+    eager_layers: bool | None = None
 
     def __init__(self) -> None:
         super().__init__()

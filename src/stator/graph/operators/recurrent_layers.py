@@ -156,7 +156,8 @@ def _layer(
     kind, biases, bidirectional, exact, autocast = options
     # ATen asks for the number of elements before it calls oneDNN, which fails for symbols
     asks = kind == "lstm" and input.dtype in (torch.float32, torch.bfloat16) and onednn_enabled()
-    if input.shape[0] <= _FEW_STEPS and not asks:
+    unrolls = getattr(_get_current_dispatch_mode(), "eager_layers", None) is None
+    if unrolls and not asks and input.shape[0] <= _FEW_STEPS:
         first: Any = states if kind == "lstm" else states[0]
         return _composite(kind)(input, first, list(weights), biases, 1, 0.0, False, bidirectional, False)
     tensors = [input, *states, *weights]

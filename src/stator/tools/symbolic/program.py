@@ -124,8 +124,11 @@ class SymbolicMode(FakeMode):
     """A mode whose sizes are symbols of one environment. `observe` is called after each operator on fake tensors with
     (operator, args, kwargs, result).
 
-    A truth that depends on data is a symbol between 0 and 1, with its value in `values`, or else 0.
+    A truth that depends on data is a symbol between 0 and 1, with its value in `values`, or else 0. Recurrent layers
+    are one operator at any length, so that the program has no further ways through it.
     """
+
+    eager_layers = False
 
     def __init__(self, values: Mapping[str, int]) -> None:
         super().__init__()
