@@ -9,6 +9,7 @@ torch.compile is left out of the remaining rows.
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import json
 import statistics
@@ -31,6 +32,7 @@ from benchmarks.kernel_rows import (
     embedding_gradient,
     first_results,
     gelu_chain,
+    group_norm,
     layer_norm,
     rms_norm,
     size,
@@ -64,6 +66,29 @@ def images(channels_last: bool = False, grad: bool = False) -> Arguments:
     if channels_last:
         x = x.to(memory_format=torch.channels_last)
     return [x.requires_grad_(grad), randn(256, grad=grad), randn(256, grad=grad)]
+
+
+def features(shape: tuple[int, ...], dtype: torch.dtype, channels_last: bool, grad: bool = True) -> Arguments:
+    """Images inside of a diffusion model, and the parameters of a norm."""
+    x = randn(*shape, dtype=dtype)
+    if channels_last:
+        x = x.to(memory_format=torch.channels_last)
+    return [x.requires_grad_(grad), *(randn(shape[1], dtype=dtype, grad=grad) for _ in range(2))]
+
+
+def group_norm_rows() -> Iterable[Row]:
+    """Forward and backward, in both layouts: the first stage of a U-Net, its third one, and a decoder's last one."""
+    for shape in ((32, 320, 64, 64), (128, 1280, 16, 16), (4, 128, 512, 512)):
+        for dtype in (torch.float32, HALF):
+            for last in (False, True):
+                kind = f"{'f32' if dtype is torch.float32 else 'bf16'}{' nhwc' if last else ''}"
+                yield Row(
+                    f"group norm {kind} x{'x'.join(map(str, shape[1:]))} fwd+bwd",
+                    group_norm,
+                    functools.partial(features, shape, dtype, last),
+                    backward=True,
+                    bytes_moved=times_first(5),
+                )
 
 
 ROWS = [
@@ -133,6 +158,13 @@ ROWS = [
         lambda: images(grad=True),
         backward=True,
         bytes_moved=times_first(8),
+    ),
+    *group_norm_rows(),
+    Row(
+        "group norm bf16 nhwc",
+        group_norm,
+        lambda: features((32, 320, 64, 64), HALF, channels_last=True, grad=False),
+        bytes_moved=times_first(2),
     ),
     Row("transpose f32", lambda x: (x.t() + 1).contiguous(), lambda: [randn(8192, 16384)]),
     Row("transpose bf16", lambda x: (x.t() + 1).contiguous(), lambda: [randn(16384, 16384, dtype=HALF)]),
@@ -219,8 +251,8 @@ def copy_bandwidth() -> float:
 
 def line(found: dict[str, Any], bandwidth: float) -> str:
     if "failure" in found:
-        return f"{found['name']:26} {found['failure']}"
-    columns = [f"{found['name']:26}"]
+        return f"{found['name']:38} {found['failure']}"
+    columns = [f"{found['name']:38}"]
     for system in ("stator", "eager", "compile"):
         ms = found.get(f"{system}_ms")
         rate = found["megabytes"] / ms if ms else None  # GB/s
@@ -244,7 +276,7 @@ def main() -> None:
     bandwidth = copy_bandwidth()
     device = torch.cuda.get_device_name()
     print(f"{device}, torch {torch.__version__}: a copy moves {bandwidth / 1e9:.0f} GB/s", flush=True)
-    print(f"{'GB/s, share of the copy':26}  {'stator':>12}  {'eager':>12}  {'compile':>12}  kernels, difference")
+    print(f"{'GB/s, share of the copy':38}  {'stator':>12}  {'eager':>12}  {'compile':>12}  kernels, difference")
     rows = []
     for row in ROWS:
         if options.only and not any(word in row.name for word in options.only):

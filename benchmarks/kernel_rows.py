@@ -62,6 +62,10 @@ def batch_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> tor
     return F.batch_norm(x, None, None, weight, bias, training=True)
 
 
+def group_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return F.group_norm(x, 32, weight, bias)
+
+
 def embedding_gradient(grad: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     return torch.ops.aten.embedding_dense_backward(grad, indices, 50304, -1, False)
 
