@@ -59,6 +59,32 @@ def test_transposes_of_every_remainder_and_dtype() -> None:
     check(*graphs)
 
 
+def added_to_transposed(rows: int, columns: int, dtype: torch.dtype, batch: int = 1) -> Graph:
+    """out = x^T + y + columns' and rows' own values: most memory goes on along the vectors."""
+    graph = Graph()
+    x, y = (graph.input((torch.randn(batch * rows * columns) * 50).to(dtype)) for _ in range(2))
+    by_row, by_column = graph.input(torch.randn(rows).to(dtype)), graph.input(torch.randn(columns).to(dtype))
+    out = graph.buffer((batch, columns, rows), dtype)
+
+    def body(ops, i, _):
+        image, column, row = i
+        start = image * (rows * columns)
+        total = ops.add(ops.load(x, start + row * columns + column), ops.load(y, start + column * rows + row))
+        total = ops.add(ops.add(total, ops.load(by_row, row)), ops.load(by_column, column))
+        ops.store(out, start + column * rows + row, total)
+
+    graph.node([out], body, (batch, columns, rows))
+    graph.outputs = [out]
+    return graph
+
+
+def test_blocks_of_tiles_around_vectors() -> None:
+    shapes = [(16, 16), (33, 47), (5, 64), (64, 5), (17, 100), (32, 2100), (2100, 40), (700, 701)]
+    graphs = [added_to_transposed(*shape, dtype) for shape in shapes for dtype in (F32, torch.int32, torch.int64)]
+    graphs += [added_to_transposed(33, 50, dtype, batch) for dtype in (F32, torch.int16) for batch in (1, 3, 80)]
+    check(*graphs)
+
+
 def test_narrow_numbers_are_transposed_in_registers() -> None:
     compiled = Compiled()
     for dtype in (torch.bfloat16, torch.float16, torch.int16, torch.int8, torch.uint8, torch.bool):

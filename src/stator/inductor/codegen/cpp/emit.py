@@ -30,6 +30,7 @@ from .values import print_value
 from .vectorize import LoopOrder, tiled_load
 
 _PARTS = 64  # parts of a reduction to a single row: fixed, so that the result does not depend on the thread count
+_SHARED = "#pragma omp for schedule(static) nowait"
 
 
 class Emitter:
@@ -117,7 +118,10 @@ class Emitter:
         ):
             return None
         step = 16 if self.columns is None else 16 * self.columns.width
-        return shared_loop(kernel, outer, [step if loop == self.order.vector else 1 for loop in outer])
+        steps = [step if loop == self.order.vector else 1 for loop in outer]
+        if self.order.blocks_outside:  # the blocks have the place of the vectors, and the vectors that of the tiles
+            outer, steps = (*outer[:-2], outer[-1], outer[-2]), [*steps[:-2], step, step]
+        return shared_loop(kernel, outer, steps)
 
     def _split_reduction(self) -> bool:
         """True for a single long row. Threads then share its inner loops, and partial results are combined."""
@@ -151,24 +155,33 @@ class Emitter:
         return max((at + 1 for at, loop in enumerate(self.order.outer) if value.loops & (1 << loop)), default=0)
 
     def loop(self, loop: int, body: Callable[[], None], shared: bool = False) -> None:
-        name, whole = self.kernel.loops[loop].name, self.kernel.fills_lanes(loop)
-        pragma = "#pragma omp for schedule(static) nowait"
+        name = self.kernel.loops[loop].name
         if self.bounds is not None and self.bounds[0] == loop:
             self._part_loop(loop, body)
             return
         if loop == self.order.tile:
-            self._tile_loop(loop, body, shared)
-            return
-        if loop != self.order.vector:
+            if self.order.blocks_outside:
+                self._tile(loop, body)
+            else:
+                self._tile_blocks(loop, lambda: self._tile(loop, body), shared)
+        elif loop == self.order.vector:
+            if self.order.blocks_outside and self.order.tile is not None:
+                inside = self.parallel_at == len(self.order.outer) - 1
+                self._tile_blocks(self.order.tile, lambda: self._vectors(loop, body, inside), shared)
+            else:
+                self._vectors(loop, body, shared)
+        else:
             if shared:
-                self.line(pragma)
+                self.line(_SHARED)
             with self.block(f"for (int64_t {name} = 0; {name} < {self.kernel.bound(loop)}; ++{name})"):
                 body()
-            return
+
+    def _vectors(self, loop: int, body: Callable[[], None], shared: bool) -> None:
+        name, whole = self.kernel.loops[loop].name, self.kernel.fills_lanes(loop)
         size = self.kernel.bound(loop) if whole else self.kernel.size(loop)
         if whole or isinstance(self.kernel.sizes[loop], Expr) or self.kernel.typical[loop] > 16:
             if shared:
-                self.line(pragma)
+                self.line(_SHARED)
             limit = size if whole else f"{size} / LANES * LANES"
             with self.block(f"for (int64_t {name} = 0; {name} < {limit}; {name} += LANES)"):
                 body()
@@ -182,7 +195,7 @@ class Emitter:
                 self._with_lanes("n", body)
             return
         if shared:
-            self.line(pragma)
+            self.line(_SHARED)
         with self.block(f"for (int64_t {name} = 0; {name} < {size}; {name} += LANES)"):
             self.line(f"const int n = {size} - {name} < LANES ? {size} - {name} : LANES;")
             self._with_lanes("n", body)
@@ -207,28 +220,29 @@ class Emitter:
                 self.line(f"const int64_t {name} = whole;")
                 self._with_lanes("n", body)
 
-    def _tile_loop(self, loop: int, body: Callable[[], None], shared: bool) -> None:
-        """Blocks of LANES iterations. Loads that are contiguous along this loop are transposed, a block at a time."""
-        symbol, size = self.kernel.loops[loop], self.kernel.size(loop)
-        name = symbol.name
+    def _tile_blocks(self, loop: int, body: Callable[[], None], shared: bool) -> None:
+        """Blocks of LANES iterations."""
+        name, size = self.kernel.loops[loop].name, self.kernel.size(loop)
         if shared:
-            self.line("#pragma omp for schedule(static) nowait")
+            self.line(_SHARED)
         with self.block(f"for (int64_t {name}b = 0; {name}b < {size}; {name}b += LANES)"):
-            whole = self.kernel.fills_lanes(loop)
-            if not whole:
+            if not self.kernel.fills_lanes(loop):
                 self.line(f"const int m = {size} - {name}b < LANES ? {size} - {name}b : LANES;")
-            rows = "LANES" if whole else "m"
-            for position in self.plan.outside:
-                value = self.kernel.values[position]
-                if self._is_tiled(value):
-                    start = value.args[1].substitute({symbol: Symbol(f"{name}b")})
-                    step = self.size_text(start.coefficient(self.lane_symbol))
-                    self.line(f"{VECTOR[KIND[value.dtype]]} tile{position}[LANES];")
-                    self.line(
-                        f"load_tile(tile{position}, {self.at(value.args[0], start)}, {step}, {self.lanes}, {rows});"
-                    )
-            with self.block(f"for (int64_t {name} = {name}b; {name} < {name}b + {rows}; ++{name})"):
-                body()
+            body()
+
+    def _tile(self, loop: int, body: Callable[[], None]) -> None:
+        """The iterations of a block. Loads that are contiguous along this loop are transposed before."""
+        symbol, rows = self.kernel.loops[loop], "LANES" if self.kernel.fills_lanes(loop) else "m"
+        name = symbol.name
+        for position in self.plan.outside:
+            value = self.kernel.values[position]
+            if self._is_tiled(value):
+                start = value.args[1].substitute({symbol: Symbol(f"{name}b")})
+                step = self.size_text(start.coefficient(self.lane_symbol))
+                self.line(f"{VECTOR[KIND[value.dtype]]} tile{position}[LANES];")
+                self.line(f"load_tile(tile{position}, {self.at(value.args[0], start)}, {step}, {self.lanes}, {rows});")
+        with self.block(f"for (int64_t {name} = {name}b; {name} < {name}b + {rows}; ++{name})"):
+            body()
 
     def _is_tiled(self, value: KernelValue) -> bool:
         tile, vector = self.order.tile, self.order.vector

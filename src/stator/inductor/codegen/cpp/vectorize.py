@@ -24,12 +24,14 @@ _MOST_WASTE = 1.25  # lanes of the vectors of a row for each of its elements, up
 @dataclass(frozen=True, slots=True)
 class LoopOrder:
     """Loops by number, outermost first. `vector`: the loop that lanes run along, or None. `tile`: a loop inside of
-    `vector` along which some loads are contiguous; these loads are read in square tiles and transposed."""
+    `vector` along which some loads are contiguous; these loads are read in square tiles and transposed.
+    `blocks_outside`: the blocks of `tile` are around the loop of `vector`, their iterations inside of it."""
 
     outer: tuple[int, ...]
     inner: tuple[int, ...]
     vector: int | None
     tile: int | None = None
+    blocks_outside: bool = False
 
 
 def choose_order(kernel: Kernel, enabled: bool = True) -> LoopOrder:
@@ -57,7 +59,8 @@ def choose_order(kernel: Kernel, enabled: bool = True) -> LoopOrder:
         return LoopOrder(_last(outer, chosen), inner, chosen)
     tile = _tile_loop(kernel, chosen)
     if tile is not None:
-        return LoopOrder((*(loop for loop in outer if loop not in (chosen, tile)), chosen, tile), inner, chosen, tile)
+        outer = (*(loop for loop in outer if loop not in (chosen, tile)), chosen, tile)
+        return LoopOrder(outer, inner, chosen, tile, _along_vectors(kernel, chosen, tile))
     return LoopOrder(_heavy_outside(kernel, outer, chosen), inner, chosen)
 
 
@@ -87,6 +90,14 @@ def _tile_loop(kernel: Kernel, vector: int) -> int | None:
     }
     best = max(votes, key=lambda loop: votes[loop], default=None)
     return best if best is not None and votes[best] else None
+
+
+def _along_vectors(kernel: Kernel, vector: int, tile: int) -> bool:
+    """True if more memory goes on along the vectors than along the tiles. The other jumps from tile to tile."""
+    loads = [value.args[1] for value in kernel.values if value.name == "load" and value.loops & (1 << tile)]
+    accesses = [*loads, *(store.index for store in kernel.stores)]
+    on = [(index.coefficient(kernel.loops[vector]), index.coefficient(kernel.loops[tile])) for index in accesses]
+    return sum(first == 1 and second != 0 for first, second in on) > sum(second == 1 for _, second in on)
 
 
 def _heavy_outside(kernel: Kernel, outer: tuple[int, ...], chosen: int) -> tuple[int, ...]:
