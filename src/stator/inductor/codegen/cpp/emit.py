@@ -25,12 +25,12 @@ from .row_parts import emit_rows_in_parts
 from .row_sums import own_rows, row_of_sums, skip_of_others
 from .scans import begin_scan, declare_carries, of_valid_lanes, scanned, scans
 from .several_accumulators import emit_with_several
+from .tiles import SHARED, emit_blocks, emit_tile
 from .types import COMBINE, COMBINE_STORED, KIND, SCALAR, VECTOR, identity, literal
 from .values import print_value
 from .vectorize import LoopOrder, tiled_load
 
 _PARTS = 64  # parts of a reduction to a single row: fixed, so that the result does not depend on the thread count
-_SHARED = "#pragma omp for schedule(static) nowait"
 
 
 class Emitter:
@@ -161,18 +161,18 @@ class Emitter:
             return
         if loop == self.order.tile:
             if self.order.blocks_outside:
-                self._tile(loop, body)
+                emit_tile(self, loop, body)
             else:
-                self._tile_blocks(loop, lambda: self._tile(loop, body), shared)
+                emit_blocks(self, loop, lambda: emit_tile(self, loop, body), shared)
         elif loop == self.order.vector:
             if self.order.blocks_outside and self.order.tile is not None:
                 inside = self.parallel_at == len(self.order.outer) - 1
-                self._tile_blocks(self.order.tile, lambda: self._vectors(loop, body, inside), shared)
+                emit_blocks(self, self.order.tile, lambda: self._vectors(loop, body, inside), shared)
             else:
                 self._vectors(loop, body, shared)
         else:
             if shared:
-                self.line(_SHARED)
+                self.line(SHARED)
             with self.block(f"for (int64_t {name} = 0; {name} < {self.kernel.bound(loop)}; ++{name})"):
                 body()
 
@@ -181,7 +181,7 @@ class Emitter:
         size = self.kernel.bound(loop) if whole else self.kernel.size(loop)
         if whole or isinstance(self.kernel.sizes[loop], Expr) or self.kernel.typical[loop] > 16:
             if shared:
-                self.line(_SHARED)
+                self.line(SHARED)
             limit = size if whole else f"{size} / LANES * LANES"
             with self.block(f"for (int64_t {name} = 0; {name} < {limit}; {name} += LANES)"):
                 body()
@@ -195,7 +195,7 @@ class Emitter:
                 self._with_lanes("n", body)
             return
         if shared:
-            self.line(_SHARED)
+            self.line(SHARED)
         with self.block(f"for (int64_t {name} = 0; {name} < {size}; {name} += LANES)"):
             self.line(f"const int n = {size} - {name} < LANES ? {size} - {name} : LANES;")
             self._with_lanes("n", body)
@@ -220,31 +220,7 @@ class Emitter:
                 self.line(f"const int64_t {name} = whole;")
                 self._with_lanes("n", body)
 
-    def _tile_blocks(self, loop: int, body: Callable[[], None], shared: bool) -> None:
-        """Blocks of LANES iterations."""
-        name, size = self.kernel.loops[loop].name, self.kernel.size(loop)
-        if shared:
-            self.line(_SHARED)
-        with self.block(f"for (int64_t {name}b = 0; {name}b < {size}; {name}b += LANES)"):
-            if not self.kernel.fills_lanes(loop):
-                self.line(f"const int m = {size} - {name}b < LANES ? {size} - {name}b : LANES;")
-            body()
-
-    def _tile(self, loop: int, body: Callable[[], None]) -> None:
-        """The iterations of a block. Loads that are contiguous along this loop are transposed before."""
-        symbol, rows = self.kernel.loops[loop], "LANES" if self.kernel.fills_lanes(loop) else "m"
-        name = symbol.name
-        for position in self.plan.outside:
-            value = self.kernel.values[position]
-            if self._is_tiled(value):
-                start = value.args[1].substitute({symbol: Symbol(f"{name}b")})
-                step = self.size_text(start.coefficient(self.lane_symbol))
-                self.line(f"{VECTOR[KIND[value.dtype]]} tile{position}[LANES];")
-                self.line(f"load_tile(tile{position}, {self.at(value.args[0], start)}, {step}, {self.lanes}, {rows});")
-        with self.block(f"for (int64_t {name} = {name}b; {name} < {name}b + {rows}; ++{name})"):
-            body()
-
-    def _is_tiled(self, value: KernelValue) -> bool:
+    def is_tiled(self, value: KernelValue) -> bool:
         tile, vector = self.order.tile, self.order.vector
         return tile is not None and vector is not None and tiled_load(self.kernel, value, vector, tile)
 
@@ -371,7 +347,7 @@ class Emitter:
         value = self.kernel.values[position]
         vector = self.is_vector(position)
         kind = KIND[value.dtype]
-        if self._is_tiled(value):
+        if self.is_tiled(value):
             assert self.order.tile is not None
             name = self.kernel.loops[self.order.tile].name
             self.line(f"const {VECTOR[kind]} t{position} = tile{position}[{name} - {name}b];")
