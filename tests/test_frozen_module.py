@@ -314,6 +314,31 @@ def test_training_mode_is_refused() -> None:
     agree(frozen.eval(), model.eval(), tokens())
 
 
+def test_quantized_layers_are_not_refused() -> None:
+    """Quantization puts layers into an evaluated model whose flag says that they train."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.5)).eval()
+    quantized = torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
+    assert quantized[0].training
+    x = torch.randn(3, 8)
+    agree(stator.freeze(quantized), quantized, x)
+    quantized[2].train()
+    with pytest.raises(stator.UsageError, match="2 is in training mode"):
+        stator.freeze(quantized)
+
+
+def test_exported_programs_are_not_refused() -> None:
+    """Their modules cannot leave the mode that they say they are in."""
+    x = images()
+    exported = torch.export.export(Images().eval(), (x,)).module()
+    assert exported.training
+    frozen = stator.freeze(exported)
+    agree(frozen, exported, x)
+    agree(frozen, exported, x + 1)
+    inside = nn.Sequential(exported)
+    inside.training = False
+    agree(stator.freeze(inside), inside, x)
+
+
 def test_inputs_that_require_grad_are_refused() -> None:
     model = Images().eval()
     frozen = stator.freeze(model)

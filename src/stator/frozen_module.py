@@ -30,7 +30,7 @@ def _for_inference(module: torch.nn.Module, call: Call) -> Call:
     """The call of a frozen module: without gradients, in evaluation mode."""
 
     def infer(*args: Any, **kwargs: Any) -> Any:
-        if module.training:
+        if module.training and not _is_exported(module):
             _check_mode(module)
         if torch.is_grad_enabled():
             _check_gradients(args, kwargs.values())
@@ -41,12 +41,23 @@ def _for_inference(module: torch.nn.Module, call: Call) -> Call:
 
 
 def _check_mode(module: torch.nn.Module) -> None:
-    trained = [name or type(module).__qualname__ for name, part in module.named_modules() if part.training]
-    if trained:
-        raise UsageError(
-            f"a frozen module computes in evaluation mode, but {trained[0]} is in training mode; call .eval() first, "
-            "or use stator.compile to train"
-        )
+    exported = {inner for part in module.modules() if _is_exported(part) for inner in part.modules()}
+    for name, part in module.named_modules():
+        if part.training and part not in exported and not _is_quantized(type(part)):
+            raise UsageError(
+                f"a frozen module computes in evaluation mode, but {name or type(part).__qualname__} is in training "
+                "mode; call .eval() first, or use stator.compile to train"
+            )
+
+
+def _is_exported(module: torch.nn.Module) -> bool:
+    """Whether torch.export made the module. Its graph was made in one mode, and `eval` of such a module raises."""
+    return isinstance(module, torch.fx.GraphModule) and "eval" in vars(module)
+
+
+def _is_quantized(cls: type[torch.nn.Module]) -> bool:
+    """Whether quantization puts such layers into an evaluated model. They say that they train, and never read it."""
+    return cls.__module__.startswith("torch.ao.nn.") and "training" not in cls.forward.__code__.co_names
 
 
 def _check_gradients(args: Iterable[Any], named: Iterable[Any]) -> None:

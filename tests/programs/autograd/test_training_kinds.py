@@ -178,7 +178,25 @@ def frozen_parameters(compiled):
     return first, gradients(f(x).sum(), *model.parameters())
 
 
+@may_break
+def fake_quantization_of_channels(compiled):
+    """The observer of a weight resizes its ranges in the first call."""
+    from torch.ao.quantization import get_default_qat_qconfig, prepare_qat
+
+    model = seeded(lambda: nn.Sequential(nn.Linear(4, 3), nn.ReLU()))
+    model.qconfig = get_default_qat_qconfig("x86")
+    prepare_qat(model, inplace=True)
+    f, x, found = compiled(model), leaf(2, 4), []
+    for without in (torch.no_grad, torch.enable_grad, torch.no_grad):
+        with without():
+            y = f(x)
+        found.append(y.detach())
+    return found, gradients(f(x).sum(), x, *model.parameters()), dict(model.state_dict())
+
+
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated")
+@pytest.mark.filterwarnings("ignore:Please use quant_min and quant_max")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("scenario", scenarios(globals()))
 def test_scenario(scenario: Scenario, backend: str) -> None:

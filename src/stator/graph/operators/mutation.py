@@ -67,6 +67,14 @@ def _detach(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], 
     return args[0]
 
 
+@mutations.register(aten._fused_moving_avg_obs_fq_helper.default)
+def _observe(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The observer of a fake quantization of channels has empty ranges before its first call, which resizes them."""
+    if 0 in args[3].meta.shape or 0 in args[4].meta.shape:
+        raise Unsupported("storage-mutation", f"{info.target} resizes the ranges of its observer in the first call")
+    return NotImplemented
+
+
 @mutations.register(aten.bernoulli_.float)
 def _bernoulli(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Draw in memory order, as the in-place operator does; the functional twin draws in the order of elements."""
