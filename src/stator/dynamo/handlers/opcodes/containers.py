@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import torch
 
@@ -269,22 +270,52 @@ def get_len(frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(frame.context.constant(frame.stack[-1].length(frame.context)))
 
 
-_SEQUENCE, _MATCHES_ITSELF = 1 << 5, 1 << 22  # flags of types
+_SEQUENCE, _MAPPING, _MATCHES_ITSELF = 1 << 5, 1 << 6, 1 << 22  # flags of types
 
 
 @opcode("MATCH_SEQUENCE")
 def match_sequence(frame: Frame, instruction: Instruction) -> None:
-    """A program may register a class of its own as a sequence later, so a guard holds the class's flag."""
+    _push_whether(frame, _is_sequence)
+
+
+@opcode("MATCH_MAPPING")
+def match_mapping(frame: Frame, instruction: Instruction) -> None:
+    _push_whether(frame, _is_mapping)
+
+
+def _push_whether(frame: Frame, is_such: Callable[[type], bool]) -> None:
+    """A program may register a class of its own as a sequence or mapping later, so a guard holds the class's flag."""
     kind = frame.stack[-1].python_type(frame.context)
-    found = _is_sequence(kind)
+    found = is_such(kind)
     if not found and is_python_class(kind):
         of_class = ConstantSource(full_name(kind), kind)
-        frame.context.guard(ReadSource(_is_sequence, (of_class,)), GuardKind.EQUALS, False)
+        frame.context.guard(ReadSource(is_such, (of_class,)), GuardKind.EQUALS, False)
     frame.stack.append(frame.context.constant(found))
 
 
 def _is_sequence(kind: type) -> bool:
     return bool(kind.__flags__ & _SEQUENCE)
+
+
+def _is_mapping(kind: type) -> bool:
+    return bool(kind.__flags__ & _MAPPING)
+
+
+@opcode("MATCH_KEYS")
+def match_keys(frame: Frame, instruction: Instruction) -> None:
+    """Push the tuple of the subject's values under the keys of a pattern, or None if one is missing."""
+    context = frame.context
+    subject, keys = frame.stack[-2:]
+    missing = TupleValue([])
+    wanted, values = list(context.iterate(keys)), list[Value]()
+    if len({key.key(context) for key in wanted}) < len(wanted):
+        raise unsupported("call", "a pattern that asks for one key twice")
+    for key in wanted:
+        values.append(subject.call_method(context, "get", [key, missing], {}))
+        if values[-1] is missing:
+            frame.stack.append(context.constant(None))
+            return
+    frame.stack.append(TupleValue(values))
 
 
 @opcode("MATCH_CLASS")
