@@ -130,9 +130,7 @@ def _held_by_dtype(builder: LoweringBuilder, args: tuple[Any, ...], kwargs: dict
 _fuse_if(_always, run, run_random, random.seed, random.uniform, random.bernoulli, random.integers, random.normal)
 _fuse_if(
     _of_one_dtype,
-    *_overloads(
-        "clone contiguous copy cat stack constant_pad_nd slice_scatter select_scatter flip roll repeat tril triu"
-    ),
+    *_overloads("clone contiguous copy cat stack constant_pad_nd slice_scatter flip roll"),
     *_overloads("where.self|ScalarSelf|ScalarOther|Scalar masked_fill.Scalar|Tensor"),
 )
 _fuse_if(

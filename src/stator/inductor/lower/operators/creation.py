@@ -18,7 +18,7 @@ from stator.shapes.expr import Expr, as_expr
 from stator.shapes.simplify import simplify, stays_below
 
 from .pointwise import cast, typed_constant
-from .views import position_from_start, slice_bounds, unsqueeze
+from .views import slice_bounds
 
 aten = torch.ops.aten
 
@@ -102,29 +102,6 @@ def _range(builder: LoweringBuilder, start: float, end: float, step: float = 1, 
         return ops.to_dtype(ops.to_dtype(value, computation_dtype(dtype)), dtype)
 
     return tensor_from_index(builder, inner)
-
-
-@lowers(aten.eye.default, aten.eye.m)
-def _eye(builder: LoweringBuilder, *_: Any, **__: Any) -> Tensor:
-    dtype = builder.meta.dtype
-
-    def inner(ops: Any, index: Index) -> Ref:
-        row, column = (ops.index_value(at, torch.int64) for at in index)
-        return ops.where(ops.eq(row, column), typed_constant(ops, 1, dtype), typed_constant(ops, 0, dtype))
-
-    return tensor_from_index(builder, inner)
-
-
-@lowers(aten.tril.default, aten.triu.default)
-def _triangle(builder: LoweringBuilder, x: Tensor, diagonal: Any = 0) -> Tensor:
-    comparison = "le" if "tril" in builder.target else "ge"
-
-    def inner(ops: Any, index: Index) -> Ref:
-        distance = ops.index_value(index[-1] - index[-2], torch.int64)
-        keep = ops.elementwise(comparison, distance, ops.constant(diagonal, torch.int64))
-        return ops.where(keep, x.load(ops, index), typed_constant(ops, 0, x.dtype))
-
-    return builder.computed(inner, [x], x.shape, x.dtype, x.device)
 
 
 # ---- copies
@@ -227,24 +204,12 @@ def _slice_scatter(
     start: Any = None,
     end: Any = None,
     step: Any = 1,
-) -> Any:
+) -> Tensor:
     dim = wrap_dim(dim, x.rank)
     first, _ = slice_bounds(x.sizes, x.shape[dim], start, end)
-    return _overwritten(builder, x, source, dim, first, step)
-
-
-@lowers(aten.select_scatter.default)
-def _select_scatter(builder: LoweringBuilder, x: Tensor, source: Tensor, dim: int, at: Any) -> Any:
-    dim = wrap_dim(dim, x.rank)
-    return _overwritten(builder, x, unsqueeze(source, dim), dim, position_from_start(x, dim, at))
-
-
-def _overwritten(builder: LoweringBuilder, x: Tensor, source: Tensor, dim: int, start: Any, step: int = 1) -> Tensor:
-    """Replace a run of one dimension of `x`, or each `step`th position from `start` on, by `source`, which may be
-    empty."""
 
     def inner(ops: Any, index: Index) -> Ref:
-        distance = index[dim] - start
+        distance = index[dim] - first
         moved = (*index[:dim], simplify(distance // step, ops.ranges), *index[dim + 1 :])
         mask = within_shape(ops, moved, source.shape)
         beside = simplify(distance % step, ops.ranges)

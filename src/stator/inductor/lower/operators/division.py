@@ -57,11 +57,6 @@ def _rounded(ops: Any, value: Ref, dtype: torch.dtype) -> Ref:
     return ops.to_dtype(ops.to_dtype(value, dtype), ops.dtype(value))
 
 
-@lowers(aten.floor_divide.default, aten.floor_divide.Scalar)
-def _floor_divide(builder: LoweringBuilder, x: Tensor, y: Operand) -> Any:
-    return _div_mode(builder, x, y, rounding_mode="floor")
-
-
 def _float_floor_divide(ops: Any, a: Ref, b: Ref) -> Ref:
     """Python's floor division of floats, by the exact remainder, as in eager."""
     dtype = ops.dtype(a)

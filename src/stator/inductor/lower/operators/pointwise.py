@@ -349,11 +349,6 @@ _POWERS: dict[float, Callable[..., Ref]] = {
 }
 
 
-@lowers(aten.square.default)
-def _square(builder: LoweringBuilder, x: Tensor) -> Tensor:
-    return elementwise(builder, lambda ops, v: ops.mul(v, v), [x])
-
-
 # ---- selections
 
 
@@ -413,30 +408,6 @@ def _clamp_max(builder: LoweringBuilder, x: Tensor, high: Operand) -> Tensor:
     return _clamp(builder, x, None, high)
 
 
-@lowers(aten.nan_to_num.default)
-def _nan_to_num(
-    builder: LoweringBuilder,
-    x: Tensor,
-    nan: float | None = None,
-    posinf: float | None = None,
-    neginf: float | None = None,
-) -> Tensor:
-    if is_integral(x.dtype):
-        return _unchanged(builder, x)
-    limits = torch.finfo(x.dtype)
-
-    def function(ops: Any, value: Ref) -> Ref:
-        dtype = ops.dtype(value)
-        infinite = ops.constant(math.inf, dtype)
-        result = ops.where(ops.isnan(value), ops.constant(nan or 0.0, dtype), value)
-        top = ops.constant(limits.max if posinf is None else posinf, dtype)
-        bottom = ops.constant(limits.min if neginf is None else neginf, dtype)
-        result = ops.where(ops.eq(value, infinite), top, result)
-        return ops.where(ops.eq(value, ops.neg(infinite)), bottom, result)
-
-    return elementwise(builder, function, [x])
-
-
 # ---- activations
 
 
@@ -449,12 +420,3 @@ def _relu(builder: LoweringBuilder, x: Tensor) -> Any:
     if x.dtype is torch.bool:
         return NotImplemented
     return elementwise(builder, lambda ops, v: ops.maximum(constant_like(ops, v, 0), v), [x])
-
-
-@lowers(aten.prelu.default, aten._prelu_kernel.default)
-def _prelu(builder: LoweringBuilder, x: Tensor, weight: Tensor) -> Any:
-    if weight.shape != (1,) * x.rank and "kernel" not in builder.target:
-        return NotImplemented
-    return elementwise(
-        builder, lambda ops, v, w: ops.where(ops.gt(v, constant_like(ops, v, 0)), v, ops.mul(v, w)), [x, weight]
-    )

@@ -162,13 +162,6 @@ def _extremum(builder: LoweringBuilder, x: Tensor, dims: Sequence[int] = (), kee
     return reduce(builder, kind, x, reduced_dims(x, dims), x.dtype, keepdim=keepdim)
 
 
-@lowers(aten.max.default, aten.min.default)
-def _extremum_of_all(builder: LoweringBuilder, x: Tensor) -> Any:
-    if not has_elements(x):
-        return NotImplemented
-    return reduce(builder, "max" if ".max." in builder.target else "min", x, range(x.rank), x.dtype, keepdim=False)
-
-
 @lowers(aten.max.dim, aten.min.dim)
 def _extremum_along(builder: LoweringBuilder, x: Tensor, dim: int, keepdim: bool = False) -> Any:
     dims = reduced_dims(x, dim)

@@ -463,24 +463,5 @@ def _rolled(x: Tensor, amounts: dict[int, Any]) -> Tensor:
     return _moved(x, x.shape, remap)
 
 
-@lowers(aten.repeat.default)
-def _repeat(builder: LoweringBuilder, x: Tensor, repeats: Sequence[int]) -> Tensor:
-    missing = len(repeats) - x.rank
-    own = (1,) * missing + x.shape
-    shape = tuple(size * times for size, times in zip(own, repeats, strict=True))
-
-    def remap(index: Index, ranges: Ranges) -> Index:
-        return tuple(
-            [
-                0 if own[at] == 1 else simplify(index[at] % own[at], ranges) if own[at] != 0 else 0
-                for at in range(missing, len(shape))
-            ]
-        )
-
-    if x.resolved() is None and x.heavy:
-        builder.realize(x)
-    return _moved(x, shape, remap)
-
-
 def _moved(x: Tensor, shape: Sequence[int], remap: Any) -> Tensor:
     return view(x, shape, remap, lambda strides, offset: None)
