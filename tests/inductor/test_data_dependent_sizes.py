@@ -153,6 +153,12 @@ def best(x: Any, w: Any) -> Any:
     return values * 2, x.new_zeros(ROWS, 4).scatter(0, places, values.sin())
 
 
+def classes(x: Any, w: Any) -> Any:
+    """As many classes as the data tells."""
+    kinds = F.one_hot((x[:, 0] > 0).long() + (x[:, 1] > 0).long() * 3).to(x.dtype)
+    return kinds.t() @ x / kinds.sum(0)[:, None].clamp(min=1), x @ w * kinds.shape[1]
+
+
 def cut(x: Any, w: Any) -> Any:
     """The bounds of parts are a tensor."""
     count = (x[:, 0] > 0).sum()
@@ -163,7 +169,7 @@ def cut(x: Any, w: Any) -> Any:
 
 PROGRAMS = (
     *(selected, routed, packed, counted, repeated, distinct, divided, viewed, indexed, masked, assumed, pooled),
-    *(rolled, remainders, parts, overwritten, rests, padded, refilled, resized, best, cut),
+    *(rolled, remainders, parts, overwritten, rests, padded, refilled, resized, best, classes, cut),
 )  # fmt: skip
 by_program = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 CHOSEN = (5, 3, 0, 7, 1, 6, ROWS, 2)
@@ -384,3 +390,26 @@ def test_an_index_into_a_table_of_no_rows_and_columns(name: str) -> None:
     for function in (program, compiled):
         with pytest.raises((IndexError, RuntimeError)):
             function(-torch.ones(5), torch.tensor([1, 0]))
+
+
+def test_tensors_without_elements_have_unknown_sizes() -> None:
+    """Memory of no bytes whose shape is known only when the program runs."""
+
+    def program(x: Any, labels: Any) -> Any:
+        chosen = x[labels > 0][:, :0]
+        return (chosen * 2).sin().t() @ chosen.exp(), (chosen + 1).cos()
+
+    compiled = stator.compile(program, options={"verify": True}, fullgraph=True)
+    for chosen in CHOSEN:
+        x, _ = given(chosen)
+        same(compiled(x, x[:, 0]), program(x, x[:, 0]))
+
+
+def test_classes_of_an_empty_tensor_are_refused() -> None:
+    compiled = stator.compile(lambda x: F.one_hot(x).float() * 2, fullgraph=True)
+    for labels in ([0, 2], [1], []):
+        x = torch.tensor(labels, dtype=torch.int64)
+        if labels:
+            same(compiled(x), F.one_hot(x).float() * 2)
+    with pytest.raises(RuntimeError, match="Can not infer total number of classes from empty tensor"):
+        compiled(torch.zeros(0, dtype=torch.int64))

@@ -95,13 +95,14 @@ class SizeKnowledge:
         parts = meta if isinstance(meta, tuple | list) else (meta,)
         return [(raw(one.shape), raw(one.stride)) if isinstance(one, TensorMeta) else None for one in parts]
 
-    def is_unknown(self, value: ExprLike | FloatExpr) -> bool:
+    def is_unknown(self, *values: ExprLike | FloatExpr) -> bool:
         """True if a number depends on data, so that it changes from call to call and has no example."""
         environment = self.environment
-        return (
-            isinstance(value, Expr | FloatExpr)
-            and environment is not None
-            and any(symbol in environment.ranges and symbol not in environment.hints for symbol in value.symbols)
+        return environment is not None and any(
+            symbol in environment.ranges and symbol not in environment.hints
+            for value in values
+            if isinstance(value, Expr | FloatExpr)
+            for symbol in value.symbols
         )
 
     def described(self, meta: Any) -> Any:

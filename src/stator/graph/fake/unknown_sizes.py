@@ -261,6 +261,12 @@ def _bincount(unknown: UnknownSizes, self: Any, weights: Any = None, minlength: 
     return _fresh((size,), dtype, self) if type(minlength) is int or holds(size >= minlength) else NotImplemented
 
 
+@rules.register(aten.one_hot.default)
+def _one_hot(unknown: UnknownSizes, self: Any, num_classes: int = -1) -> TensorMeta:
+    """As many classes as the largest index tells. ATen refuses a tensor without indices."""
+    return _fresh((*self.shape, unknown.size(None, 1)), torch.int64, self)
+
+
 @rules.register(aten.repeat_interleave.Tensor)
 def _repeat_interleave(unknown: UnknownSizes, repeats: Any, output_size: Any = None) -> TensorMeta:
     return _fresh((unknown.size(None) if output_size is None else output_size,), repeats.dtype, repeats)

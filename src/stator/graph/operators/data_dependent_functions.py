@@ -85,12 +85,20 @@ def _gaussian_nll_loss(
 @stand_ins.register(F.one_hot)
 def _one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     """Run below autograd: above autograd, the C++ skips the check of the classes for tensors without data."""
-    if num_classes == -1 or not isinstance(input, FakeTensor):
+    if not isinstance(input, FakeTensor):
         return F.one_hot(input, num_classes)
     if type(num_classes) is torch.SymInt and num_classes >= 1 and input.dtype is torch.int64:
         return decomposed(torch.ops.aten.one_hot.default, input, num_classes)  # type: ignore[no-any-return]
     with torch._C._AutoDispatchBelowAutograd():
         return F.one_hot(input, num_classes)
+
+
+@specials.register(torch.ops.aten.one_hot.default)
+def _as_many_classes_as_met(mode: FakeMode, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Without a number of classes, the result's size depends on data."""
+    if (*args[1:], *kwargs.values()) not in ((), (-1,)) or args[0].dtype is not torch.int64:
+        return NotImplemented
+    return mode._data_dependent(torch.ops.aten.one_hot.default, args, kwargs, [args[0]])
 
 
 @specials.register(check)

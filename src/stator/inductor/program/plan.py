@@ -210,9 +210,9 @@ class _Planner:
         self.allocated.add(name)
 
     def _best_fit(self, name: str) -> str | None:
-        need = layout_bytes(self.buffers[name].layout)
-        device = self.buffers[name].layout.device
-        if not self.reuse or name in self.returned or self._on_heap(need) or device != self.device:
+        layout = self.buffers[name].layout
+        need, device = layout_bytes(layout), layout.device
+        if not self.reuse or name in self.returned or self._on_heap(need, *layout.size) or device != self.device:
             return None
         least = self.sizes.hint(need)
         most = _LARGEST_WASTE * least
@@ -226,15 +226,17 @@ class _Planner:
         # the smallest; among equals the buffer that died last, which is still in the processor's cache
         return min(fitting)[2] if fitting else None
 
-    def _on_heap(self, size: ExprLike) -> bool:
+    def _on_heap(self, size: ExprLike, *shape: ExprLike) -> bool:
         """As `Program.is_on_heap`."""
-        return self.sizes.is_unknown(size) or (self.heap_from is not None and self.sizes.hint(size) >= self.heap_from)
+        return self.sizes.is_unknown(size, *shape) or (
+            self.heap_from is not None and self.sizes.hint(size) >= self.heap_from
+        )
 
     def _free_dead(self, position: int, kept: set[str]) -> None:
         for name in self.dying[position]:
             if name in kept:
                 continue
-            if name in self.allocated and not self._on_heap(self.block_bytes[name]):
+            if name in self.allocated and not self._on_heap(self.block_bytes[name], *self.buffers[name].layout.size):
                 self.dead[name] = self.block_bytes[name]
             self.steps.append(Free(name))
 

@@ -100,7 +100,9 @@ class Program:
         """True if memory of this layout is allocated and freed by itself: large memory, where that has a limit, and
         memory of sizes that depend on data, which are others in each call."""
         need = layout_bytes(layout)
-        return self.sizes.is_unknown(need) or (self.heap_from is not None and self.sizes.hint(need) >= self.heap_from)
+        return self.sizes.is_unknown(need, *layout.size) or (
+            self.heap_from is not None and self.sizes.hint(need) >= self.heap_from
+        )
 
     @property
     def tensor_inputs(self) -> tuple[str, ...]:
