@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from stator.graph.fake.fake_mode import FakeTensor
 from stator.prims.layout import always_equal, broadcast_shapes, is_channels_last, is_contiguous, is_unknown, surely
 from stator.prims.shape_rules.views import infer_size, view_strides
-from stator.shapes.sym_node import SymbolicNode
+from stator.shapes.environment import assume_several
+from stator.shapes.sym_node import SymbolicNode, to_expression
 
 from .data_dependent_functions import stand_ins
 from .nested_attention import padded_attention, takes_padded
@@ -138,7 +139,8 @@ def _attention(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     """Pad nested tensors on CPUs. Expand a mask for one batch or head to all: torch's C++ asks whether these sizes of
-    the mask are 1 before it compares them with the query's, and would rely on the number of batches. It does not ask
+    the mask are 1 before it compares them with the query's, and would rely on the number of batches. It asks so of the
+    expanded mask, too, in older versions. It does not ask
     whether a symbolic number of the mask's rows or columns is 1, and would compute with other operators."""
     if query.is_nested and takes_padded(query, key, value, attn_mask, dropout_p, is_causal):
         return padded_attention(query, key, value, scale)
@@ -154,6 +156,12 @@ def _attention(
             type(one) is not type(size) for one, size in zip(wanted, own, strict=True)
         ):
             attn_mask = attn_mask.expand(*wanted)
+        if attn_mask.dim() == 4 and all(map(surely, map(operator.eq, wanted[:2], query.shape[:2]))):
+            # a mask of as many batches and heads as the query is right for one of them, too
+            with assume_several(list(map(to_expression, wanted[:2]))):
+                return F.scaled_dot_product_attention(
+                    query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+                )
     return F.scaled_dot_product_attention(
         query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
     )
