@@ -24,7 +24,7 @@ _LINE = 128  # bytes of neighbours in steps along columns
 _KEPT_COLUMNS = 8192  # elements of a block in registers if neighbours lie in other rows
 _LONG_OPERATIONS = frozenset(("erf", "tanh", "exp", "sigmoid"))
 _KEPT_PER_THREAD = 64  # of them; exchanges between many warps took most of the time
-_FEW_SUMS, _SUM_REGISTERS = 4, 96  # with more sums than these, steps whose sums take at most so many of a thread
+_FEW_SUMS, _SUM_REGISTERS = 4, 24  # with more sums than these, steps whose sums take about so many of a thread
 _SUM_ELEMENTS = 1024  # of a block whose columns are summed, too
 _LONG_SUM_ROW = 4096  # elements of a row that is summed with the next one
 _AHEAD, _AHEAD_BYTES = 3, 1 << 16  # stages of loads ahead of their rows, in so much shared memory
@@ -237,7 +237,8 @@ def _column_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ..
     if sums > _FEW_SUMS and kernel.phases == 1:  # each has an accumulator for every element of a step
         lanes = [size for size in (_LANES, _LANES // 2, _FEWEST_LANES) if -typical[shared[-1]] % size <= size // 4]
         x_block = _block(most_x, next(iter(lanes), _FEWEST_LANES))
-        r_block = _block(most_r, _power_of_two(_SUM_REGISTERS // sums) * _THREADS // 2 // x_block)
+        each = 1 << (max(_SUM_REGISTERS // sums, 1).bit_length() - 1)
+        r_block = _block(most_r, max(each * _THREADS // x_block, 1))
         return _blocks(kernel, programs, shared, inner, x_block, r_block, most_r <= r_block, 4)
     in_registers = most_r * _FEWEST_LANES <= _room(kernel)
     if kernel.phases > 1 and loads == 1 and width == 4 and not _runs_once(kernel):

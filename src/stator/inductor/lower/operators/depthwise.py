@@ -17,7 +17,7 @@ from stator.inductor.loops.body import Ref
 from stator.inductor.lower.builder import LoweringBuilder, linear
 from stator.inductor.lower.split_reductions import Split, cut_into_parts
 from stator.inductor.lower.tensor import Index, Stored, Tensor
-from stator.inductor.sizes import Sizes, product
+from stator.inductor.sizes import Sizes, ceil_div, product
 from stator.prims.layout import channels_last_strides, contiguous_strides, same_strides
 from stator.prims.record import TensorMeta
 from stator.prims.type_promotion import computation_dtype
@@ -33,9 +33,9 @@ from .views import permute, reshape
 Tap = tuple[Index, Ref | None, Index]
 Steps = tuple[Sequence[Any], Sequence[Any], Sequence[Any]]  # stride, padding, dilation
 
-# Gradients by weights: the taps, whose sums a program keeps in registers, the channels that it runs side by side, and
-# the shortest part
-_MOST_TAPS, _LANES, _SHORTEST_PART = 9, 64, 64
+# Gradients by weights: the most neighbouring positions of an iteration, the channels that a program runs side by
+# side, and the iterations of the shortest part
+_MOST_TOGETHER, _LANES, _SHORTEST_PART = 8, 64, 8
 _PARTS, _POSITIONS = (tuple(Symbol(f"{kind}{at}") for at in range(4)) for kind in "ir")
 _CHANNEL = Symbol("i4")
 
@@ -110,23 +110,21 @@ def depthwise_gradient(
     return _sums(builder, grad, weight, taps, builder.meta[0], channels_last)
 
 
-def adds_up_taps(kernel: Sequence[int]) -> bool:
-    """True if one pass over images and gradients adds up all taps."""
-    return math.prod(kernel) <= _MOST_TAPS
-
-
 def depthwise_weight_gradient(
     builder: LoweringBuilder, grad: Tensor, x: Tensor, steps: Steps, channels_last: bool
 ) -> Tensor:
     """The gradient by the weight. One node adds up parts of the positions, with a sum for each tap, another one the
-    sums of the parts: in a fixed order."""
+    sums of the parts: in a fixed order. Neighbouring positions along the last axis are one iteration, since their taps
+    read the same elements."""
     meta: TensorMeta = builder.meta[1]
     kernel, working = meta.shape[2:], computation_dtype(meta.dtype)
     if channels_last:
         grad, x = (in_format(builder, one, channels_last_strides(one.shape)) for one in (grad, x))
     for read in (grad, x):
         builder.realize(read.root)  # each element is read several times
-    channels, positions = grad.shape[1], (grad.shape[0], *grad.shape[2:])
+    channels, width = grad.shape[1], grad.shape[-1]
+    together = _positions_together(builder.sizes.hint(width))
+    positions = (grad.shape[0], *grad.shape[2:-1], ceil_div(width, together))
     part = _part(builder, grad.device, channels, positions)
     split = cut_into_parts(positions, part, True, builder.sizes) or Split(0, positions[0], 1, True)
     counts = split.counts(positions)
@@ -135,22 +133,25 @@ def depthwise_weight_gradient(
     memory: Stored = sums.source  # type: ignore[assignment]
     parts, at = _PARTS[: len(counts)], _POSITIONS[: len(positions)]
     where = (*parts[:-1], split.piece * parts[-1] + at[split.at], *at[split.at + 1 :])
-    index = (where[0], _CHANNEL, *where[1:])
+    places = [(where[0], _CHANNEL, *where[1:-1], where[-1] * together + one) for one in range(together)]
 
     def body(ops: Any) -> None:
-        given = ops.to_dtype(_element(ops, grad, index, within_shape(ops, index, grad.shape)), working)
-        found = []
-        for tap in itertools.product(*map(range, kernel)):
-            read = _read(index, tap, steps)
-            exists = within_shape(ops, read, x.shape)
+        def element(tensor: Tensor, index: Index) -> Ref:
+            return ops.to_dtype(_element(ops, tensor, index, within_shape(ops, index, tensor.shape)), working)  # type: ignore[no-any-return]
 
-            def term(read: Index = read) -> Ref:
-                return ops.mul(given, ops.to_dtype(x.load(ops, read), working))
-
-            value = term() if exists is None else ops.masked(exists, term, 0, working)
-            found.append(ops.reduce("sum", value))
-        for one, total in enumerate(found):
-            ops.store(memory.buffer, linear(memory, (*parts, one, _CHANNEL)), total)
+        given = [element(grad, index) for index in places]
+        for row, before in enumerate(itertools.product(*map(range, kernel[:-1]))):
+            read: dict[Index, Ref] = {}
+            for last in range(kernel[-1]):
+                total: Ref | None = None
+                for value, index in zip(given, places, strict=True):
+                    source = _read(index, (*before, last), steps)
+                    if source not in read:
+                        read[source] = element(x, source)
+                    factors = value, read[source]
+                    total = ops.mul(*factors) if total is None else ops.fma(*factors, total)
+                found = ops.reduce("sum", total)
+                ops.store(memory.buffer, linear(memory, (*parts, row * kernel[-1] + last, _CHANNEL)), found)
 
     loops, ranges = (*parts, _CHANNEL), (*counts, channels)
     reduced_ranges = (split.piece, *positions[split.at + 1 :])
@@ -160,11 +161,18 @@ def depthwise_weight_gradient(
     return reshape(permute(reshape(total, (-1, channels)), (1, 0)), meta.shape)
 
 
+def _positions_together(width: int) -> int:
+    """Positions of an iteration: as many as divide the width, if these are not too few."""
+    most = min(width, _MOST_TOGETHER)
+    return next((many for many in range(most, most // 2, -1) if width % many == 0), most)
+
+
 def _part(builder: LoweringBuilder, device: torch.device, channels: Any, positions: Sizes) -> int:
-    """Positions for each program, so that programs fill the device."""
+    """Iterations for each program, so that the device runs all programs at once: what each exchanges at its end takes
+    time, too."""
     rows = builder.sizes.hint(product(positions))
     programs = -(-builder.sizes.hint(channels) // _LANES)
-    parts = min(traits_of(device).programs // 2 // programs, rows // _SHORTEST_PART)
+    parts = min(traits_of(device).programs // 4 // programs, rows // _SHORTEST_PART)
     return -(-rows // max(parts, 1))
 
 
