@@ -26,6 +26,7 @@ from stator.dynamo.cache import compiled_frames
 from stator.dynamo.cache.graph_fallback import GraphFailure
 from stator.dynamo.ir.capture_result import CapturedFrame
 from stator.dynamo.ir.capture_verifier import verify
+from stator.inductor import program_cache
 
 # each seed of a device that is not started keeps a printed stack, which takes ten times as long as the seeding
 for _device in (torch.cuda, torch.xpu, torch.mtia):
@@ -33,6 +34,7 @@ for _device in (torch.cuda, torch.xpu, torch.mtia):
 
 call_costs.LITTLE_DATA = -1  # most tests of gradients use little data, which is left to eager
 call_costs.DIVIDED_DATA = -1  # and divided at results that have autograd nodes of their own
+program_cache.is_on = False  # tests replace parts of the compiler, which no key of a program can tell
 _FAILURES = "dynamo.failures_of_graphs_alone"
 _OUR_BACKENDS = {f"backend {name!r}" for name in ("eager", "aot_eager", "inductor")}
 # kept here, not in the counters: a test may clear those

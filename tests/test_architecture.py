@@ -56,7 +56,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "frame_compiler",
     ),
     "aot": ("runtime", "trace", "partition", "autograd"),
-    "inductor": ("devices", "sizes", "loops", "buffers", "passes", "lower", "schedule", "program", "codegen"),
+    "inductor": (
+        *("devices", "sizes", "loops", "buffers", "passes", "lower", "schedule", "program", "codegen"),
+        "program_cache",
+    ),
 }
 
 REPLACED = (

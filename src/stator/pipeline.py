@@ -38,6 +38,7 @@ from stator.inductor.program import (
 from stator.inductor.program.combine import combine_groups
 from stator.inductor.program.recordable import describe_inputs, recording_device, why_not_recorded
 from stator.inductor.program.steps import KernelSource, Launch, Program
+from stator.inductor.program_cache import PrintedProgram, ProgramEntry, Recording
 from stator.inductor.schedule import schedule
 from stator.inductor.schedule.attention import fuse_attention
 from stator.inductor.schedule.column_sums import sum_columns_in_rows
@@ -235,7 +236,30 @@ def compile_graph(
     frozen: the tensors among the inputs that may become constants."""
     if options.verify:
         graph_verifier.verify(gm)
-    given = gm
+    with counters.timed("program_cache"):
+        kept = not predict and not (frozen is not None and frozen.tensors)
+        entry = ProgramEntry(gm, example_inputs, options) if kept else None
+        program = None if entry is None else entry.find()
+    if program is None:
+        program = _program_of(gm, example_inputs, options, predict, frozen)
+        if entry is not None:
+            entry.keep(program)
+    if program.peak is not None:
+        gm.meta["peak"] = program.peak
+        if "part" in gm.meta:
+            counters.largest(f"memory:{gm.meta['part']}_peak", program.peak.bytes)
+    call = _load(program, options)
+    return _recorded(call, program.recording, gm) if program.recording else call
+
+
+def _program_of(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[torch.Tensor],
+    options: Options,
+    predict: bool,
+    frozen: FrozenTensors | None,
+) -> PrintedProgram:
+    """Lower, schedule, print: all that compiles a graph but the compilers of its kernels."""
     with counters.timed("lower"):
         gm, sizes = with_expressions(gm)
         if frozen is not None:
@@ -274,13 +298,12 @@ def compile_graph(
         )
         if "part" in gm.meta:
             program = reuse_dead_memory(program, _held(gm, program.inputs))
-    if predict or "part" in gm.meta:
-        _predict_memory(given, program)
     dumps.write("50_program.txt", lambda: print_program(program))
     if options.verify:
         verify_program(program)
-    call = _load(program, options)
-    return _recorded(call, program, gm) if options.records else call
+    peak = predict_peak(program, _held(gm, program.inputs)) if predict or "part" in gm.meta else None
+    recording = _recording(program, gm) if options.records else None
+    return PrintedProgram(host.print_host(program), _kernels_by_device(program), peak, recording)
 
 
 def compile_exactly(
@@ -354,59 +377,66 @@ def _held(gm: fx.GraphModule, inputs: Sequence[str]) -> set[str]:
     return {inputs[position] for position in gm.meta.get("held", ())}
 
 
-def _predict_memory(gm: fx.GraphModule, program: Program) -> None:
-    """Note the most memory that a call will need, beside what its caller holds."""
-    gm.meta["peak"] = peak = predict_peak(program, _held(gm, program.inputs))
-    if "part" in gm.meta:
-        counters.largest(f"memory:{gm.meta['part']}_peak", peak.bytes)
-
-
 def _parameters(lowered: Lowered, example_inputs: Sequence[torch.Tensor]) -> list[str]:
     """Inputs that are nearly always the same tensor: views of them are worth keeping between calls."""
     named = zip(lowered.inputs, example_inputs, strict=True)
     return [name for name, tensor in named if isinstance(tensor, torch.nn.Parameter)]
 
 
-def _load(program: Program, options: Options) -> Compiled:
-    kernels = list(program.kernels.values())
-    source = host.print_host(program)
+def _load(program: PrintedProgram, options: Options) -> Compiled:
+    kernels = [kernel for found in program.kernels.values() for kernel in found]
     dumps.write("60_code.cpp", lambda: "\n".join(kernel.source for kernel in kernels if kernel.language == "cpp"))
     for kernel in kernels:
         if kernel.language == "triton":
             dumps.write(f"60_{kernel.symbol}.py", kernel.source)
-    dumps.write("60_code.py", source.text)
+    dumps.write("60_code.py", program.source.text)
     if logs.enabled("code"):
-        logs.log("code", "%s\n%s", "\n".join(kernel.source for kernel in kernels), source.text)
+        logs.log("code", "%s\n%s", "\n".join(kernel.source for kernel in kernels), program.source.text)
     with counters.timed("build"):
         built = _build(program, options)
     counters.count("kernels", len(kernels))
-    return host.load(source, program, built)
+    return host.load(program.source, built)
 
 
-def _recorded(call: Compiled, program: Program, gm: fx.GraphModule) -> Compiled:
-    """A program on a GPU, replayed as a CUDA graph."""
+def _recording(program: Program, gm: fx.GraphModule) -> Recording | None:
+    """What replaying a program on a GPU as a CUDA graph takes."""
     device = recording_device(program)
     if device is None:
-        return call
-    places = {node.name: node.meta["place"] for node in gm.graph.nodes if node.meta.get("place")}
-    first = next(iter(places.values()), None)
+        return None
+    return Recording(str(device), why_not_recorded(program, device, _places(gm)), describe_inputs(program))
+
+
+def _places(gm: fx.GraphModule) -> dict[str, Any]:
+    return {node.name: node.meta["place"] for node in gm.graph.nodes if node.meta.get("place")}
+
+
+def _recorded(call: Compiled, recording: Recording, gm: fx.GraphModule) -> Compiled:
+    """A program on a GPU, replayed as a CUDA graph."""
+    first = next(iter(_places(gm).values()), None)
     name = f"the {gm.meta.get('part', 'whole')} graph{f' of {first}' if first else ''}"
-    if reason := why_not_recorded(program, device, places):
-        graphs.refuse(name, reason)
+    if recording.refused:
+        graphs.refuse(name, recording.refused)
         return call
-    return graphs.record(call, describe_inputs(program), graphs.pool_of(device), name, gm.meta.get("visible"))
+    pool = graphs.pool_of(torch.device(recording.device))
+    return graphs.record(call, recording.inputs, pool, name, gm.meta.get("visible"))
 
 
-def _build(program: Program, options: Options) -> dict[tuple[str, str], Kernel]:
-    """The kernels of a program, by symbol and device."""
-    cpp = [kernel for kernel in program.kernels.values() if kernel.language == "cpp"]
-    built = host.build_cpu_kernels(cpp, options.threads)
-    on_devices: defaultdict[torch.device, list[KernelSource]] = defaultdict(list)
+def _kernels_by_device(program: Program) -> dict[str, list[KernelSource]]:
+    found: defaultdict[str, dict[str, KernelSource]] = defaultdict(dict)
     for step in program.steps:
-        if isinstance(step, Launch) and program.kernels[step.kernel].language == "triton":
-            on_devices[program.buffers[step.args[-1]].layout.device].append(program.kernels[step.kernel])
-    for device, kernels in on_devices.items():
-        built.update({(symbol, str(device)): kernel for symbol, kernel in cuda.load_kernels(kernels, device).items()})
+        if isinstance(step, Launch):
+            device = program.buffers[step.args[-1]].layout.device
+            found[str(device)][step.kernel] = program.kernels[step.kernel]
+    return {device: list(kernels.values()) for device, kernels in found.items()}
+
+
+def _build(program: PrintedProgram, options: Options) -> dict[tuple[str, str], Kernel]:
+    """The kernels of a program, by symbol and device."""
+    built: dict[tuple[str, str], Kernel] = {}
+    for device, kernels in program.kernels.items():
+        built |= host.build_cpu_kernels([one for one in kernels if one.language == "cpp"], options.threads)
+        loaded = cuda.load_kernels([one for one in kernels if one.language == "triton"], torch.device(device))
+        built |= {(symbol, device): kernel for symbol, kernel in loaded.items()}
     return built
 
 

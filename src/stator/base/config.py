@@ -41,6 +41,8 @@ class Options:
         once (docs/freezing.md). A guard finds most changes of their data; the code is then compiled anew.
     free_parameters: for `stator.freeze`: the first call frees the memory of parameters and buffers that became
         constants (docs/freezing.md).
+    program_cache: keep compiled programs on disk, so that a new process finds them (docs/runtime.md). Kernels are kept
+        in any case.
     guard_filter_fn: `f(records) -> list of bool`, given a record of every guard of a compiled version; those with False
         are dropped, at your own risk: compiled code then relies on unchecked assumptions (docs/control.md).
     """
@@ -57,6 +59,7 @@ class Options:
     unknown_sizes: bool = True
     freezing: bool = False
     free_parameters: bool = False
+    program_cache: bool = True
     guard_filter_fn: Callable[[Sequence[Any]], Sequence[bool]] | None = None
 
     @property

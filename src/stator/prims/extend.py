@@ -19,6 +19,8 @@ from .query import lookup, lowerings_of
 from .record import Decomposition, OpRecord, ShapeRule
 from .rule_checks import checked_decomposition, checked_shape_rule, place_of
 
+is_used = False  # whether the program has told the compiler rules of its own
+
 F = TypeVar("F", bound=Callable[..., Any])
 Named = str | OpOverload | OpOverloadPacket
 
@@ -149,10 +151,12 @@ def _parsed(schema: str) -> Any:
 
 
 def _check_new(entry: OpRecord, known: Any, what: str, replace: bool) -> None:
+    global is_used
     if known is not None and not replace:
         raise UsageError(
             f"{entry.name} has a {what} already ({place_of(known)}); pass replace=True to put another in its place"
         )
+    is_used = True
 
 
 def _check_signature(rule: Any, schema: Any, what: str, name: str, before: tuple[str, ...] = ()) -> None:

@@ -47,6 +47,8 @@ def keep_choice(key: str, choice: Mapping[str, Any]) -> None:
 
 
 _known: dict[str, str] = {}  # by key: the choices of this process
+_untimed: set[str] = set()  # those of `_known` that a later process may time
+provisional = 0  # how often a rule answered where a later process may time
 _timing = fork_safe_lock()  # timings of two threads would disturb each other
 
 
@@ -78,8 +80,18 @@ def quickest_on_cpu(
             if chosen is None and disturbed < _MOST_DISTURBED:
                 chosen = _timed(kind, facts, alternatives, margin)
                 keep_choice(key, {"disturbed": disturbed + 1} if chosen is None else {"name": chosen})
+                if chosen is None and disturbed + 1 < _MOST_DISTURBED:
+                    _untimed.add(key)
             _known[key] = rule if chosen is None else chosen
+        if key in _untimed:
+            note_provisional()
         return _known[key]
+
+
+def note_provisional() -> None:
+    """Count an answer by a rule in place of a choice, so that programs that rely on it are not kept."""
+    global provisional
+    provisional += 1
 
 
 def by_turns(runs: Mapping[str, Sequence[Callable[[], Any]]]) -> dict[str, Callable[[], Any]]:

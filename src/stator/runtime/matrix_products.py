@@ -23,6 +23,7 @@ from torch import library
 
 from stator.prims.onednn import is_half_float, onednn_enabled
 
+from . import choices
 from .choices import known_choice, quickest_on_cpu
 from .few_rows import few_rows_product_of_sizes, is_worthwhile
 from .toolchain import cpu_vendor
@@ -72,21 +73,27 @@ def is_onednn_quicker(rows: int, inner: int, columns: int, by_rows: bool = False
     by_rows: whether the second matrix lies row by row in memory. tunes: time these very sizes, however long all timings
     take.
     """
-    return _is_timed_quicker(rows, inner, columns, by_rows, tunes, torch.get_num_threads())
+    answer, is_provisional = _is_timed_quicker(rows, inner, columns, by_rows, tunes, torch.get_num_threads())
+    if is_provisional:
+        choices.note_provisional()
+    return answer
 
 
 def is_known_quicker(rows: int, inner: int, columns: int, by_rows: bool = False) -> bool:
     """`is_onednn_quicker` without timing: by the rule where nothing was timed."""
-    return _is_known_quicker(rows, inner, columns, by_rows, torch.get_num_threads())
+    return _is_known_quicker(rows, inner, columns, by_rows, torch.get_num_threads())[0]
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_timed_quicker(rows: int, inner: int, columns: int, by_rows: bool, tunes: bool, threads: int) -> bool:
+def _is_timed_quicker(
+    rows: int, inner: int, columns: int, by_rows: bool, tunes: bool, threads: int
+) -> tuple[bool, bool]:
+    """The answer, and whether a rule gave it that timing may contradict in another process."""
     global _seconds_waited
     is_small = rows * inner * columns < _TIMED_FROM
     if is_small or (_seconds_waited > _PATIENCE_SECONDS and not tunes):
-        return is_known_quicker(rows, inner, columns, by_rows)
-    start = time.perf_counter()
+        return _is_known_quicker(rows, inner, columns, by_rows, threads)
+    start, before = time.perf_counter(), choices.provisional
     limit = _limited if tunes else typical_sizes
     sizes = limit(rows, inner, columns, (_TUNED_WORK if tunes else _TIMED_WORK) * threads)
     ruled = _is_ruled_quicker(rows, inner, columns, by_rows)
@@ -94,17 +101,17 @@ def _is_timed_quicker(rows: int, inner: int, columns: int, by_rows: bool, tunes:
     chosen = quickest_on_cpu(_KIND, _facts(*sizes, by_rows, ruled), runs, ONEDNN if ruled else BLAS, margin)
     if not tunes:
         _seconds_waited += time.perf_counter() - start
-    return chosen == ONEDNN
+    return chosen == ONEDNN, choices.provisional > before
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_known_quicker(rows: int, inner: int, columns: int, by_rows: bool, threads: int) -> bool:
+def _is_known_quicker(rows: int, inner: int, columns: int, by_rows: bool, threads: int) -> tuple[bool, bool]:
     ruled = _is_ruled_quicker(rows, inner, columns, by_rows)
     if rows * inner * columns < _TIMED_FROM:
-        return ruled
+        return ruled, False
     sizes = typical_sizes(rows, inner, columns, _TIMED_WORK * threads)
     chosen = known_choice(_KIND, _facts(*sizes, by_rows, ruled))
-    return ruled if chosen is None else chosen == ONEDNN
+    return ruled if chosen is None else chosen == ONEDNN, chosen is None
 
 
 def _is_ruled_quicker(rows: int, inner: int, columns: int, by_rows: bool) -> bool:

@@ -48,7 +48,7 @@ def compiled(
 ) -> Callable[..., tuple[Any, ...]]:
     program = plan(*graph.finish(*outputs), static, **options)
     verify_program(program)
-    return load(print_host(program), program, build_cpu_kernels(list(program.kernels.values())))
+    return load(print_host(program), build_cpu_kernels(list(program.kernels.values())))
 
 
 def test_kernels_calls_and_views_in_one_program() -> None:

@@ -56,9 +56,7 @@ def programs():
     made = {seed: (graph, make_program(graph, fusion=seed % 3 == 0)) for seed, graph in graphs.items()}
     kernels = {symbol: kernel for _, program in made.values() for symbol, kernel in program.kernels.items()}
     addresses = build_cpu_kernels(list(kernels.values()))
-    return {
-        seed: (graph, program, load(print_host(program), program, addresses)) for seed, (graph, program) in made.items()
-    }
+    return {seed: (graph, program, load(print_host(program), addresses)) for seed, (graph, program) in made.items()}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -76,7 +76,7 @@ def test_what_a_library_allocated_is_taken_over() -> None:
 
 
 def run(program: Program, *inputs: torch.Tensor) -> torch.Tensor:
-    call = load(print_host(program), program, build_cpu_kernels(list(program.kernels.values())))
+    call = load(print_host(program), build_cpu_kernels(list(program.kernels.values())))
     boxed = list(inputs)
     del inputs
     (result,) = call(boxed)

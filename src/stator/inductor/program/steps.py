@@ -83,6 +83,17 @@ class KernelSource:
 
 
 @dataclass(frozen=True, slots=True)
+class HostSource:
+    """The text of a program in Python, without its kernels. objects: the values that the text refers to by name through
+    `rt.object`. constants: the tensors that it reads by `rt.constant`: packed ones instead of the originals, where the
+    program reads these alone."""
+
+    text: str
+    objects: dict[str, Any]
+    constants: dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     inputs: tuple[str, ...]
     buffers: dict[str, Buffer]

@@ -12,27 +12,20 @@ from typing import Any
 
 import torch
 
-from stator.inductor.program.steps import KernelSource, Program
+from stator.inductor.program.steps import HostSource, KernelSource
 from stator.runtime.build import build_kernels
 from stator.runtime.host import Binder, Kernel, Kernels
-
-from .printer import HostSource
 
 _numbers = itertools.count()
 _KERNEL = re.compile(r'^extern "C" void (\w+)\(.*?(?=^extern "C"|\Z)', re.MULTILINE | re.DOTALL)
 
 
-def load(source: HostSource, program: Program, kernels: Kernels) -> Callable[..., tuple[Any, ...]]:
+def load(source: HostSource, kernels: Kernels) -> Callable[..., tuple[Any, ...]]:
     """The callable of a printed program. `kernels`: its built kernels by symbol and device.
 
     The callable takes the program's inputs and returns a tuple. Several threads may call it at once.
     """
-    constants = {  # the packed ones instead of the originals, where the program reads these alone
-        name: buffer.value
-        for name, buffer in program.buffers.items()
-        if isinstance(buffer.value, torch.Tensor) and f"rt.constant({name!r})" in source.text
-    }
-    return execute(source.text, Binder(kernels, constants, source.objects))
+    return execute(source.text, Binder(kernels, source.constants, source.objects))
 
 
 def load_dumped(

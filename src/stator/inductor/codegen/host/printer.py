@@ -19,7 +19,17 @@ from stator.base.registry import Registry
 from stator.inductor.buffers import Buffer, Extern, Layout, View
 from stator.inductor.program.aliases import layout_bytes, may_alias_arguments
 from stator.inductor.program.arena import ArenaLayout, plan_arena
-from stator.inductor.program.steps import Allocate, Call, Free, Launch, Program, ReturnValues, Reuse, ReuseIfUnshared
+from stator.inductor.program.steps import (
+    Allocate,
+    Call,
+    Free,
+    HostSource,
+    Launch,
+    Program,
+    ReturnValues,
+    Reuse,
+    ReuseIfUnshared,
+)
 from stator.prims.devices import CPU
 from stator.runtime.cuda.products import DIRECT_PRODUCTS
 from stator.runtime.host import OF_SIZES
@@ -53,14 +63,6 @@ _EXPRESSIONS = (Expr, FloatExpr, Comparison, Conjunction, Disjunction)
 _print_step: Registry[type, Any] = Registry("program step")
 
 
-@dataclass(frozen=True, slots=True)
-class HostSource:
-    """text: the Python source; objects: the values that the text refers to by name through `rt.object`."""
-
-    text: str
-    objects: dict[str, Any]
-
-
 def print_host(program: Program) -> HostSource:
     """The text and the objects of a program. The text defines `KERNELS` and `bind(rt)`."""
     return _Printer(program).print()
@@ -73,6 +75,7 @@ class _Printer:
     size_bindings: list[str] = field(default_factory=list)  # made anew for each combination of sizes
     lines: list[str] = field(default_factory=list)
     objects: dict[str, Any] = field(default_factory=dict)
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
     bound: dict[Any, str] = field(default_factory=dict)  # key of a bound expression -> its variable
     slots: list[str] = field(default_factory=list)  # text of each arena slot
     slot_names: list[str] = field(default_factory=list)
@@ -112,7 +115,7 @@ class _Printer:
             "def bind(rt):",
             *(_indented(bound)),
         ]
-        return HostSource("\n".join(parts), self.objects)
+        return HostSource("\n".join(parts), self.objects, self.constants)
 
     def _at(self, arena: ArenaLayout, call: list[str]) -> list[str]:
         """The function that binds a combination of sizes."""
@@ -313,6 +316,7 @@ class _Printer:
             text = f"rt.real_number({self.plain(buffer.value)}, {str(buffer.layout.device)!r})"
             return self.bind_at_sizes(("constant", buffer.name), "number", text)
         if buffer.kind == "constant":
+            self.constants[buffer.name] = buffer.value
             return self.bind(("constant", buffer.name), "constant", f"rt.constant({buffer.name!r})")
         return self.variables[buffer.name]
 
@@ -456,11 +460,8 @@ def _launch(printer: _Printer, step: Launch) -> None:
         made = printer.bind(("kernel", which), "kernel_of_sizes", f"rt.kernel_of_sizes({which})")
         kernel = f"{made}({printer.sizes(step.sizes)})"
     elif isinstance(touched, Expr) or step.sizes:
-        small = (
-            ""
-            if device != CPU or printer.is_late(touched)
-            else f", small={printer.plain(touched)} <= {SMALL_KERNEL_BYTES}"
-        )
+        is_known = device == CPU and not printer.is_late(touched)
+        small = f", small={printer.plain(touched)} <= {SMALL_KERNEL_BYTES}" if is_known else ""
         text = f"rt.kernel({which}{small}, sizes={printer.plain_sizes(step.sizes)})"
         kernel = printer.bind_at_sizes(("kernel", text), "kernel", text)
     else:

@@ -17,7 +17,7 @@ from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer, Extern, Lowered, View
 from stator.inductor.schedule.groups import Combination, Group, ProductGroup, Tile, TiledGroup
 from stator.inductor.schedule.shared_depth import with_shared_depth
-from stator.runtime.choices import keep_choice, stored_choice
+from stator.runtime.choices import keep_choice, note_provisional, stored_choice
 
 from . import timing
 from .blocks import BY_RULE, VARIATIONS, Variation
@@ -35,7 +35,10 @@ _LEAST_BYTES = 1 << 20  # that a kernel reads and writes: smaller ones take the 
 
 def may_time() -> bool:
     """While a CUDA graph is captured, rules decide."""
-    return not torch.cuda.is_current_stream_capturing()
+    if torch.cuda.is_current_stream_capturing():
+        note_provisional()
+        return False
+    return True
 
 
 class Tuner:
@@ -59,6 +62,7 @@ class Tuner:
                 tile = self._timed(group, tiles, device)
         except torch.OutOfMemoryError:
             logs.log("autotune", "no memory is left to time products of %s in: the rule decides", group.name)
+            note_provisional()
             return choose_tile(group, may_share_depth, lowered=self.lowered)
         keep_choice(key, {"tile": None if tile is None else asdict(tile)})
         return tile
@@ -186,6 +190,7 @@ class BlockTuner:
                 found = self._timed(group, source, buffers, device)
         except torch.OutOfMemoryError:
             logs.log("autotune", "no memory is left to time %s in: the rule decides", group.name)
+            note_provisional()
             return BY_RULE
         keep_choice(key, asdict(found))
         return found

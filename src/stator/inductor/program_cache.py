@@ -1,0 +1,236 @@
+"""Programs on disk, beside their kernels: a first call in a new process finds the program of its graph, made before.
+
+A program's key is a hash of everything that compiling the graph depends on: the graph, what is known about its sizes,
+options, torch's settings, the devices, the versions of torch and Triton, and stator's own source. What depends on more,
+such as functions of the program, is not kept. Never here: compiling, or running.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import sys
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_leaves
+
+from stator.base import IMPORTED_AT, counters, dumps, logs
+from stator.base.config import Options
+from stator.graph.ir.format import DTYPE_NAMES
+from stator.graph.ir.identity import NoIdentity, contents_of, environment_identity, graph_identity, is_plain
+from stator.graph.ir.size_bindings import environment_of
+from stator.prims import extend
+from stator.prims.record import TensorMeta
+from stator.runtime import choices
+from stator.runtime.build import current_cache
+from stator.runtime.cuda.graph_inputs import InputDescription
+from stator.runtime.cuda.machine_code import triton_version
+from stator.runtime.toolchain import digest
+
+from .program.peak import Peak
+from .program.steps import HostSource, KernelSource
+
+_FORMAT = "programs-1"  # change it with the stored format
+_MOST_BYTES = 1 << 20  # of a program's constants
+# Options that no program depends on
+_FRONT_END = ("guard_filter_fn", "recompile_limit", "free_parameters", "threads", "verify")
+
+is_on = True  # for tests, which replace parts of the compiler
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What recording a program as a CUDA graph has to know; refused: why it cannot be recorded."""
+
+    device: str
+    refused: str | None
+    inputs: InputDescription
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedProgram:
+    """All of a program that is needed to load it. kernels: by device. peak: the memory that a call needs, if asked."""
+
+    source: HostSource
+    kernels: dict[str, list[KernelSource]]
+    peak: Peak | None = None
+    recording: Recording | None = None
+
+
+class ProgramEntry:
+    """The place of one graph's program in the cache, where it may have one."""
+
+    def __init__(self, gm: fx.GraphModule, inputs: Sequence[Any], options: Options) -> None:
+        self.key: str | None = None
+        self._environment = environment_of(gm.graph)
+        self._before = (choices.provisional, self._sizes())
+        if not is_on or not options.program_cache or options.verify or extend.is_used or _is_watched():
+            return
+        try:
+            self.key = digest("\0".join((_FORMAT, _process(), _settings(), *_given(gm, inputs, options))))
+        except NoIdentity as reason:
+            logs.log("graph", "the program of this graph is not kept on disk: %s", reason)
+
+    def _sizes(self) -> str:
+        return "" if self._environment is None else environment_identity(self._environment)
+
+    def find(self) -> PrintedProgram | None:
+        """The program, if there is an intact one."""
+        data = None if self.key is None else current_cache().find_data(self.key)
+        counters.count("programs.found", data is not None)
+        return None if data is None else _from_bytes(data)
+
+    def keep(self, program: PrintedProgram) -> None:
+        """Store a program, unless it relies on answers of this process alone: facts about sizes, which the program's
+        guards check; or choices that were not timed, which the next process may time."""
+        if self.key is None or self._before != (choices.provisional, self._sizes()):
+            return
+        data = _to_bytes(program)
+        if data is None:
+            return
+        cache = current_cache()
+        try:
+            cache.store_data(self.key, data)
+            cache.trim_at_times()
+        except OSError as problem:
+            logs.warn_once("cache:programs", f"stator cannot keep compiled programs in {cache.folder}: {problem}")
+
+
+def _is_watched() -> bool:
+    """Whether the user wants to see the stages, which a program on disk skips."""
+    return dumps.active() or logs.enabled("schedule") or logs.enabled("autotune")
+
+
+# ---- the key
+
+
+def _given(gm: fx.GraphModule, inputs: Sequence[Any], options: Options) -> list[str]:
+    chosen = {name: value for name, value in dataclasses.asdict(options).items() if name not in _FRONT_END}
+    metas = tree_leaves([node.meta.get("val") for node in gm.graph.nodes])
+    devices = sorted({str(meta.device) for meta in metas if isinstance(meta, TensorMeta)})
+    parts = [str(chosen), *map(_device, devices), str([isinstance(value, torch.nn.Parameter) for value in inputs])]
+    if options.records:  # a refusal to record names places
+        parts.append(str([str(node.meta.get("place")) for node in gm.graph.nodes]))
+    return [*parts, graph_identity(gm)]
+
+
+def _device(name: str) -> str:
+    device = torch.device(name)
+    if device.type != "cuda":
+        return name
+    found = torch.cuda.get_device_properties(device)
+    return f"{name} {found.name} {found.major}.{found.minor} {found.multi_processor_count} {triton_version()}"
+
+
+def _settings() -> str:
+    """torch's settings that tracing decompositions, choosing libraries and printing kernels may read."""
+    backends = torch.backends
+    precision = getattr(torch._C, "_get_fp32_precision_getter", None)
+    return str(
+        (
+            *(torch.get_num_threads(), torch.get_default_dtype(), str(torch.get_default_device())),
+            *(torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
+            *(torch.get_float32_matmul_precision(), torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()),
+            *(torch._C._get_cublas_allow_tf32(), torch._C._get_cudnn_allow_tf32()),
+            *(torch._C._get_cudnn_benchmark(), torch._C._get_cudnn_deterministic()),
+            *([precision(one, op) for one in ("cuda", "mkldnn") for op in ("matmul", "conv")] if precision else ()),
+            *(backends.cuda.flash_sdp_enabled(), backends.cuda.mem_efficient_sdp_enabled()),
+            *(backends.cuda.math_sdp_enabled(), backends.cuda.cudnn_sdp_enabled()),
+            *[(torch.is_autocast_enabled(one), torch.get_autocast_dtype(one)) for one in ("cpu", "cuda")],
+            *(torch.is_grad_enabled(), torch.is_inference_mode_enabled()),
+        )
+    )
+
+
+@functools.cache
+def _process() -> str:
+    """What stays in a process: stator's source, torch, the processor. Raises NoIdentity if a source file changed after
+    the import of stator, so that other code may run than the files show."""
+    text = hashlib.sha256()
+    folder = Path(__file__).parent.parent
+    hashed = 0
+    for at, folders, files in os.walk(folder):
+        folders[:] = sorted({*folders} - {"dynamo", "tools", "__pycache__"})  # these make graphs, or look at them
+        for name in sorted(files):
+            if name.endswith(".py"):
+                with open(os.path.join(at, name), "rb") as file:
+                    if os.fstat(file.fileno()).st_ctime >= IMPORTED_AT:
+                        raise NoIdentity(f"{name} has changed since stator was imported")
+                    text.update(f"{os.path.relpath(at, folder)}/{name}\0".encode() + file.read())
+                hashed += 1
+    if not hashed:
+        raise NoIdentity("stator was installed without its source")
+    versions = torch.__version__, torch.version.git_version, torch.version.cuda, sys.version
+    return "\0".join((text.hexdigest(), *map(str, versions), *choices.processor()))
+
+
+# ---- the stored form
+
+
+def _to_bytes(program: PrintedProgram) -> bytes | None:
+    """None for a program with objects or constants that only this process has, or large ones."""
+    source, recording = program.source, program.recording
+    constants = source.constants.values()
+    if source.objects or not all(_is_storable(one) for one in constants):
+        return None
+    if sum(one.nbytes for one in constants) > _MOST_BYTES:
+        return None
+    form = {
+        "text": source.text,
+        "constants": {name: _described(value) for name, value in source.constants.items()},
+        "kernels": {
+            device: [(one.name, one.symbol, one.source, one.language) for one in kernels]
+            for device, kernels in program.kernels.items()
+        },
+        "peak": program.peak and dataclasses.astuple(program.peak),
+        "recording": recording
+        and (
+            *(recording.device, recording.refused, recording.inputs.tensors, sorted(recording.inputs.parameters)),
+            *(sorted(recording.inputs.written), recording.inputs.sizes, recording.inputs.boxed),
+        ),
+    }
+    return zlib.compress(json.dumps(form).encode(), 1)
+
+
+def _is_storable(value: torch.Tensor) -> bool:
+    return is_plain(value) and value.dtype in DTYPE_NAMES and torch._debug_has_internal_overlap(value) == 0
+
+
+def _from_bytes(data: bytes) -> PrintedProgram:
+    form = json.loads(zlib.decompress(data))
+    constants = {name: _tensor(*value) for name, value in form["constants"].items()}
+    kernels = {device: [KernelSource(*one) for one in found] for device, found in form["kernels"].items()}
+    recording = None
+    if form["recording"]:
+        device, refused, tensors, parameters, written, sizes, boxed = form["recording"]
+        places = tuple([(position, dim) for position, dim in sizes])
+        inputs = InputDescription(tuple(tensors), frozenset(parameters), frozenset(written), places, boxed)
+        recording = Recording(device, refused, inputs)
+    peak = Peak(*form["peak"]) if form["peak"] else None
+    return PrintedProgram(HostSource(form["text"], {}, constants), kernels, peak, recording)
+
+
+_DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
+
+
+def _described(value: torch.Tensor) -> tuple[Any, ...]:
+    contents = base64.b85encode(contents_of(value)).decode()
+    return DTYPE_NAMES[value.dtype], str(value.device), tuple(value.shape), value.stride(), contents
+
+
+def _tensor(dtype: str, device: str, shape: list[int], stride: list[int], contents: str) -> torch.Tensor:
+    with torch._C._InferenceMode(False), torch.no_grad(), torch._C._DisableTorchDispatch():
+        data = bytearray(base64.b85decode(contents))
+        flat = torch.frombuffer(data, dtype=_DTYPES[dtype]) if data else torch.empty(0, dtype=_DTYPES[dtype])
+        made = torch.empty_strided(shape, stride, dtype=_DTYPES[dtype], device=device)
+        return made.copy_(flat.view(shape))
