@@ -1,5 +1,5 @@
-"""Shape rules of composite operators. With a rule, tracing does not decompose them to infer shapes, and a backend may
-take them whole."""
+"""Shape rules of the composite operators that a backend may take whole (`functionalize.KEEPABLE`). All other composites
+are traced as the operators that they are made of."""
 
 from __future__ import annotations
 
@@ -16,19 +16,15 @@ from stator.prims.layout import (
     contiguous_strides,
     equal_sizes,
     is_contiguous,
-    suggested_strides,
-    wrap_dim,
 )
 from stator.prims.record import TensorMeta, shape_rule
 
-from .neural_networks.convolution import convolution, per_spatial_dim
-from .neural_networks.losses import elementwise_loss, nll_loss2d_forward, nll_loss_forward
+from .neural_networks.convolution import convolution
+from .neural_networks.losses import nll_loss2d_forward, nll_loss_forward
 from .neural_networks.normalisation import batch_norm_result, check_normalized
-from .neural_networks.pooling import adaptive_shape, pooled_shape
-from .neural_networks.upsampling import pad_from_inside, resized
+from .neural_networks.upsampling import resized
 from .operands import common_device, fresh, overloads
 from .reductions import softmax as softmax_kernel
-from .shaping import constant_pad_nd, repeat
 from .views import unsqueeze
 
 aten = torch.ops.aten
@@ -105,7 +101,7 @@ def rms_norm(input: Any, normalized_shape: Sequence[Any], weight: Any = None, ep
     return fresh(shape, input)
 
 
-@shape_rule(*overloads("matmul linalg_matmul"), tags=("matmul",))
+@shape_rule(*overloads("matmul"), tags=("matmul",))
 def matmul(self: Any, other: Any) -> TensorMeta:
     """Vectors count as a row on the left and a column on the right; leading dimensions broadcast."""
     first, second = tuple(self.shape), tuple(other.shape)
@@ -126,27 +122,6 @@ def matmul(self: Any, other: Any) -> TensorMeta:
     return TensorMeta(shape, contiguous_strides(shape), self.dtype, common_device((self, other)))
 
 
-@shape_rule(*overloads("conv_transpose1d conv_transpose2d.input conv_transpose3d.input"), tags=("conv",))
-def conv_transpose(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Sequence[Any] = (1,),
-    padding: Sequence[Any] = (0,),
-    output_padding: Sequence[Any] = (0,),
-    groups: Any = 1,
-    dilation: Sequence[Any] = (1,),
-) -> Any:
-    return maybe_unbatched(input, weight, bias, stride, padding, dilation, True, output_padding, groups)
-
-
-@shape_rule(*overloads("l1_loss"), tags=("reduction",))
-def l1_loss(self: Any, target: Any, reduction: int = 1) -> Any:
-    if self.dtype.is_complex or target.dtype.is_complex:
-        return NotImplemented
-    return elementwise_loss(self, target, reduction)
-
-
 @shape_rule(*overloads("cross_entropy_loss"), tags=("reduction",))
 def cross_entropy_loss(
     self: Any,
@@ -162,67 +137,9 @@ def cross_entropy_loss(
     return loss(self, target, weight, reduction, ignore_index)[0]
 
 
-VECTOR_UPSAMPLING = """
-    upsample_nearest1d.vec upsample_nearest2d.vec upsample_nearest3d.vec _upsample_nearest_exact1d.vec
-    _upsample_nearest_exact2d.vec _upsample_nearest_exact3d.vec upsample_linear1d.vec upsample_bilinear2d.vec
-    upsample_bicubic2d.vec upsample_trilinear3d.vec
-"""
-
-
-@shape_rule(*overloads(VECTOR_UPSAMPLING), tags=("index",))
+@shape_rule(*overloads("upsample_nearest2d.vec upsample_bilinear2d.vec"), tags=("index",))
 def upsample_vector(input: Any, output_size: Sequence[Any] | None, *options: Any) -> TensorMeta:
     """The last argument is the list of scale factors, used if no output size is given."""
     if output_size is None:
         output_size = [math.floor(size * factor) for size, factor in zip(input.shape[2:], options[-1], strict=True)]
     return resized(input, output_size)
-
-
-@shape_rule(*overloads("adaptive_avg_pool1d"), tags=("reduction",))
-def adaptive_avg_pool1d(self: Any, output_size: Any) -> TensorMeta:
-    return pooled_as_image(self, adaptive_shape(self, per_spatial_dim(output_size, 1)))
-
-
-@shape_rule(*overloads("avg_pool1d"), tags=("reduction",))
-def avg_pool1d(
-    self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False, *_divisors: Any
-) -> TensorMeta:
-    return pooled_as_image(self, pooled_shape(self, 1, kernel_size, stride, padding, 1, ceil_mode))
-
-
-def pooled_as_image(self: Any, shape: Sizes) -> TensorMeta:
-    """Pool an image of height 1, and drop that dimension."""
-    image = unsqueeze(self, -2)
-    strides = suggested_strides(image.shape, image.stride, (*shape[:-1], 1, shape[-1]))
-    return fresh(shape, self, stride=(*strides[:-2], strides[-1]))
-
-
-@shape_rule(*overloads("pad"), tags=("index",))
-def pad(self: Any, pad: Sequence[Any], mode: str = "constant", value: float | None = None) -> Any:
-    if mode == "constant":
-        return constant_pad_nd(self, pad)
-    return pad_from_inside(self, pad) if mode in ("reflect", "replicate") else NotImplemented
-
-
-@shape_rule(*overloads("tile"), tags=("index",))
-def tile(self: Any, dims: Sequence[Any]) -> TensorMeta:
-    missing = len(self.shape) - len(dims)
-    return repeat(self, [*(1,) * missing, *dims])
-
-
-@shape_rule(*overloads("take_along_dim"), tags=("index",))
-def take_along_dim(self: Any, indices: Any, dim: int | None = None) -> Any:
-    if dim is None:
-        return fresh(indices.shape if len(indices.shape) == 1 else (numel_of(indices),), self)
-    rank = len(self.shape)
-    axis = wrap_dim(dim, rank)
-    own, wanted = list(self.shape), list(indices.shape)
-    own[axis] = wanted[axis] = 1
-    shape: Sizes = broadcast_shapes(tuple(own), tuple(wanted))
-    return fresh((*shape[:axis], indices.shape[axis], *shape[axis + 1 :]), self)
-
-
-def numel_of(tensor: Any) -> Any:
-    count: Any = 1
-    for size in tensor.shape:
-        count = count * size
-    return count

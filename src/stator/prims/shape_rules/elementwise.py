@@ -68,30 +68,26 @@ NOT_OF_COMPLEX = frozenset(["deg2rad", "rad2deg", "logit", "isposinf", "isneginf
 # Two operands that broadcast and promote, each a tensor or a number.
 BINARY = {
     Kind.DEFAULT: """
-        mul.Tensor mul.Scalar multiply.Tensor multiply.Scalar subtract.Tensor subtract.Scalar max.other min.other
-        maximum minimum fmax fmin fmod.Tensor fmod.Scalar remainder.Tensor remainder.Scalar remainder.Scalar_Tensor
+        mul.Tensor mul.Scalar maximum minimum fmax fmin fmod.Tensor fmod.Scalar remainder.Tensor remainder.Scalar
+        remainder.Scalar_Tensor
         floor_divide floor_divide.Scalar pow.Tensor_Tensor
         bitwise_and.Tensor bitwise_and.Scalar bitwise_and.Scalar_Tensor
         bitwise_or.Tensor bitwise_or.Scalar bitwise_or.Scalar_Tensor
         bitwise_xor.Tensor bitwise_xor.Scalar bitwise_xor.Scalar_Tensor
         bitwise_left_shift.Tensor bitwise_left_shift.Tensor_Scalar bitwise_left_shift.Scalar_Tensor
         bitwise_right_shift.Tensor bitwise_right_shift.Tensor_Scalar bitwise_right_shift.Scalar_Tensor
-        __and__.Tensor __and__.Scalar __or__.Tensor __or__.Scalar __xor__.Tensor __xor__.Scalar
         __lshift__.Tensor __lshift__.Scalar __rshift__.Tensor __rshift__.Scalar
         hypot nextafter gcd lcm heaviside logaddexp logaddexp2 clamp_min.Tensor clamp_max.Tensor
         igamma igammac
     """,
     Kind.INT_TO_FLOAT: """
-        div.Tensor div.Scalar divide.Tensor divide.Scalar true_divide.Tensor true_divide.Scalar atan2
-        copysign.Tensor copysign.Scalar xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other
+        div.Tensor div.Scalar atan2 copysign.Tensor copysign.Scalar xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other
         special_xlog1py special_xlog1py.self_scalar special_xlog1py.other_scalar special_zeta special_zeta.self_scalar
         special_zeta.other_scalar
     """,
     Kind.ALWAYS_BOOL: """
         eq.Tensor eq.Scalar ne.Tensor ne.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar gt.Tensor gt.Scalar
-        ge.Tensor ge.Scalar greater.Tensor greater.Scalar greater_equal.Tensor greater_equal.Scalar less.Tensor
-        less.Scalar less_equal.Tensor less_equal.Scalar not_equal.Tensor not_equal.Scalar
-        logical_and logical_or logical_xor
+        ge.Tensor ge.Scalar logical_and logical_or logical_xor
     """,
 }
 
@@ -216,7 +212,7 @@ def angle(self: Any) -> TensorMeta:
     return unary_meta(self, apply_kind(self.dtype, Kind.INT_TO_FLOAT))
 
 
-@with_in_place(*overloads("div.Tensor_mode div.Scalar_mode divide.Tensor_mode divide.Scalar_mode"), tags=("pointwise",))
+@with_in_place(*overloads("div.Tensor_mode div.Scalar_mode"), tags=("pointwise",))
 def div_mode(self: Any, other: Any, *, rounding_mode: str | None = None) -> TensorMeta:
     kind = Kind.INT_TO_FLOAT if rounding_mode is None else Kind.DEFAULT
     dtype = apply_kind(common_dtype((self, other)), kind)
@@ -321,16 +317,6 @@ def masked_fill(self: Any, mask: Any, value: Any) -> TensorMeta:
 @shape_rule(aten.isfinite.default, tags=("pointwise",))
 def isfinite(self: Any) -> TensorMeta:
     return replace(preserved(self), dtype=torch.bool) if is_integral(self.dtype) else unary_meta(self, torch.bool)
-
-
-@shape_rule(aten.isreal.default, tags=("pointwise",))
-def isreal(self: Any) -> TensorMeta:
-    return unary_meta(self, torch.bool) if self.dtype.is_complex else replace(preserved(self), dtype=torch.bool)
-
-
-@shape_rule(aten.isclose.default, tags=("pointwise",))
-def is_close(self: Any, other: Any, *_args: Any, **_options: Any) -> TensorMeta:
-    return elementwise((self, other), torch.bool)
 
 
 @shape_rule(aten.frexp.Tensor, tags=("pointwise",))

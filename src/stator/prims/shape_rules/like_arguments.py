@@ -32,7 +32,6 @@ TABLE: tuple[tuple[int, Callable[[Any], TensorMeta], tuple[str, ...], str], ...]
     (0, contiguous, ("random",), "bernoulli bernoulli.p _standard_gamma _sample_dirichlet poisson binomial"),
     (0, contiguous, ("random", "pointwise"), "rrelu_with_noise"),
     (0, contiguous, (), "_standard_gamma_grad _dirichlet_grad"),
-    (0, contiguous, ("pointwise",), "log_sigmoid"),
     (0, preserved, ("pointwise",), "_prelu_kernel log_sigmoid_backward"),
     (
         0,

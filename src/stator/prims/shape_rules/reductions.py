@@ -148,16 +148,6 @@ def var(self: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = F
     return reduced(self, dim, keepdim, moment_dtype(self))
 
 
-@shape_rule(*overloads("var std"), tags=REDUCTION)
-def var_all(self: Any, unbiased: bool = True) -> TensorMeta:
-    return reduced(self, None, False, moment_dtype(self))
-
-
-@shape_rule(*overloads("var.dim std.dim"), tags=REDUCTION)
-def var_dim(self: Any, dim: Any, unbiased: bool = True, keepdim: bool = False) -> TensorMeta:
-    return reduced(self, dim, keepdim, moment_dtype(self))
-
-
 @shape_rule(*overloads("var_mean.correction std_mean.correction"), tags=REDUCTION)
 def var_mean(
     self: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False

@@ -40,7 +40,7 @@ def all_channels_last(layouts: Sequence[tuple[Sizes, Sizes]]) -> bool:
     return all(strides_like_channels_last(shape, strides) for shape, strides in layouts)
 
 
-@shape_rule(aten.cat.default, *overloads("concat concatenate"), tags=INDEX)
+@shape_rule(aten.cat.default, tags=INDEX)
 def cat(tensors: Sequence[Any], dim: int = 0) -> TensorMeta:
     if not tensors:
         raise ValueError("torch.cat(): expected a non-empty list of Tensors")
@@ -263,7 +263,7 @@ def _shuffled_strides(self: Any, shape: Sizes) -> Sizes:
     return suggested_strides(tuple(self.shape), self.stride(), shape)
 
 
-@shape_rule(*overloads("channel_shuffle native_channel_shuffle"), tags=INDEX)
+@shape_rule(*overloads("channel_shuffle"), tags=INDEX)
 def channel_shuffle(self: Any, groups: Any) -> TensorMeta:
     shape = tuple(self.shape)
     if shape[1] % groups != 0:

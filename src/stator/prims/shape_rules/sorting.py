@@ -32,16 +32,6 @@ def sort_stable(
     return sort(self, dim, descending)
 
 
-@shape_rule(*overloads("argsort"), tags=SORT)
-def argsort(self: Any, dim: int = -1, descending: bool = False) -> TensorMeta:
-    return sort(self, dim, descending)[1]
-
-
-@shape_rule(*overloads("argsort.stable"), tags=SORT)
-def argsort_stable(self: Any, *, stable: bool, dim: int = -1, descending: bool = False) -> TensorMeta:
-    return sort(self, dim, descending)[1]
-
-
 @shape_rule(aten.topk.default, tags=SORT)
 def topk(self: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[TensorMeta, TensorMeta]:
     shape = list(self.shape)

@@ -145,14 +145,14 @@ def reshape(self: Any, shape: Sequence[Any]) -> TensorMeta:
     return view(self, size, strides)
 
 
-@shape_rule(aten.t.default, aten.t_.default, aten.numpy_T.default, tags=VIEW)
+@shape_rule(aten.t.default, aten.t_.default, tags=VIEW)
 def t(self: Any) -> TensorMeta:
     if len(self.shape) > 2:
         raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {len(self.shape)}D")
     return view(self, reversed(self.shape), reversed(self.stride()))
 
 
-@shape_rule(aten.transpose.int, aten.transpose_.default, aten.swapaxes.default, aten.swapdims.default, tags=VIEW)
+@shape_rule(aten.transpose.int, aten.transpose_.default, tags=VIEW)
 def transpose(self: Any, dim0: int, dim1: int) -> TensorMeta:
     shape, stride = list(self.shape), list(self.stride())
     if not shape:
@@ -177,21 +177,7 @@ def permute(self: Any, dims: Sequence[int]) -> TensorMeta:
     return view(self, [shape[dim] for dim in order], [stride[dim] for dim in order])
 
 
-@shape_rule(aten.movedim.intlist, aten.movedim.int, tags=VIEW)
-def movedim(self: Any, source: Any, destination: Any) -> TensorMeta:
-    rank = len(self.shape)
-    sources, destinations = wrap_dims(source, rank), wrap_dims(destination, rank)
-    if len(sources) != len(destinations):
-        raise RuntimeError(
-            f"movedim: Invalid source or destination dims: source ({list(sources)} dims) should contain the same "
-            f"number of dims as destination ({list(destinations)} dims)"
-        )
-    rest = iter([dim for dim in range(rank) if dim not in sources])
-    placed = dict(zip(destinations, sources, strict=True))
-    return permute(self, [placed[dim] if dim in placed else next(rest) for dim in range(rank)])
-
-
-@shape_rule(aten.expand.default, aten.broadcast_to.default, tags=VIEW)
+@shape_rule(aten.expand.default, tags=VIEW)
 def expand(self: Any, size: Sequence[Any], *, implicit: bool = False) -> TensorMeta:
     shape, stride = self.shape, self.stride()
     missing = len(size) - len(shape)
@@ -228,16 +214,6 @@ def expand(self: Any, size: Sequence[Any], *, implicit: bool = False) -> TensorM
                 f"dimension {dim}.  Target sizes: {list(size)}.  Tensor sizes: {list(shape)}"
             )
     return view(self, sizes, strides)
-
-
-@shape_rule(aten.expand_as.default, tags=VIEW)
-def expand_as(self: Any, other: Any) -> TensorMeta:
-    return expand(self, tuple(other.shape))
-
-
-@shape_rule(aten.view_as.default, tags=VIEW)
-def view_as(self: Any, other: Any) -> TensorMeta:
-    return view_(self, tuple(other.shape))
 
 
 @shape_rule(aten.unsqueeze.default, aten.unsqueeze_.default, tags=VIEW)
@@ -323,22 +299,6 @@ def _unknown_bounds(size: Any, start: Any, end: Any) -> tuple[Any, Any]:
     return start, end if surely(end >= start) else torch.sym_max(start, end)
 
 
-@shape_rule(aten.narrow.default, tags=VIEW)
-def narrow(self: Any, dim: int, start: Any, length: Any) -> TensorMeta:
-    if not len(self.shape):
-        raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
-    size = self.shape[wrap_dim(dim, len(self.shape))]
-    if not holds(length >= 0):
-        raise RuntimeError("narrow(): length must be non-negative.")
-    if not holds(start >= -size) or not holds(start <= size):
-        raise IndexError(f"start out of range (expected to be in range of [{-size}, {size}], but got {start})")
-    if start < 0:
-        start = start + size
-    if not holds(start + length <= size):
-        raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({size}).")
-    return _part(self, dim, start, length)
-
-
 def _part(self: Any, dim: Any, start: Any, length: Any) -> TensorMeta:
     """Return `length` existing elements of a dimension, from `start` on."""
     dim = wrap_dim(dim, len(self.shape))
@@ -383,7 +343,7 @@ def split(self: Any, split_size: Any, dim: int = 0) -> list[TensorMeta]:
     return parts or [slice_(self, dim, 0, 0)]
 
 
-@shape_rule(aten.split_with_sizes.default, aten.split.sizes, tags=VIEW)
+@shape_rule(aten.split_with_sizes.default, tags=VIEW)
 def split_with_sizes(self: Any, split_sizes: Sequence[Any], dim: int = 0) -> list[TensorMeta]:
     if not len(self.shape):
         raise RuntimeError("split expects at least a 1-dimensional tensor")
@@ -401,18 +361,6 @@ def split_with_sizes(self: Any, split_sizes: Sequence[Any], dim: int = 0) -> lis
             f"dimension {dim}), but got split_sizes={list(split_sizes)}"
         )
     return parts
-
-
-@shape_rule(aten.chunk.default, tags=VIEW)
-def chunk(self: Any, chunks: int, dim: int = 0) -> list[TensorMeta]:
-    if chunks <= 0:
-        raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
-    dim = wrap_dim(dim, len(self.shape))
-    size = self.shape[dim]
-    length = (size + chunks - 1) // chunks
-    if length == 0:
-        return [slice_(self, dim, 0, 0) for _ in range(chunks)]
-    return split(self, length, dim)
 
 
 @shape_rule(aten.unbind.int, tags=VIEW)

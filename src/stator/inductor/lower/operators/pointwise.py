@@ -180,12 +180,12 @@ _register("fmin.default", lambda ops, x, y: _ignoring_nan(ops, "fmin", "minimum"
 _register("atan2.default", vocabulary_operation("atan2"), Kind.INT_TO_FLOAT, True)
 _register("hypot.default", vocabulary_operation("hypot"), Kind.DEFAULT, True)
 _register("copysign.Tensor copysign.Scalar", vocabulary_operation("copysign"), Kind.INT_TO_FLOAT, False)
-_register("div.Tensor div.Scalar true_divide.Tensor", vocabulary_operation("div"), Kind.INT_TO_FLOAT, False)
+_register("div.Tensor div.Scalar", vocabulary_operation("div"), Kind.INT_TO_FLOAT, False)
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     _register(f"{_name}.Tensor {_name}.Scalar", vocabulary_operation(_name), Kind.ALWAYS_BOOL, False)
 for _name in ("and", "or", "xor"):
     _register(
-        f"bitwise_{_name}.Tensor bitwise_{_name}.Scalar __{_name}__.Tensor __{_name}__.Scalar",
+        f"bitwise_{_name}.Tensor bitwise_{_name}.Scalar",
         vocabulary_operation(f"bitwise_{_name}"),
         Kind.DEFAULT,
         False,

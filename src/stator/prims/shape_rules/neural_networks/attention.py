@@ -220,12 +220,6 @@ def efficient_attention_of_rows_backward(
     return fresh(query.shape, query), fresh(key.shape, key), fresh(value.shape, value), of_mask
 
 
-@shape_rule(*overloads("_scaled_dot_product_attention_math"), tags=ATTENTION)
-def attention_math(query: Any, key: Any, value: Any, *_args: Any, **_options: Any) -> tuple[TensorMeta, TensorMeta]:
-    leading = tuple(query.shape)[:-1]
-    return fresh((*leading, value.shape[-1]), query), fresh((*leading, key.shape[-2]), query)
-
-
 @shape_rule(aten._native_multi_head_attention.default, tags=ATTENTION)
 def native_multi_head_attention(
     query: Any,
