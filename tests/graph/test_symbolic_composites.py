@@ -111,7 +111,23 @@ def signals_of_spectra(x, y):
     return whole, from_one, framed.istft(12, 4, window=window[:10], win_length=10, center=True)
 
 
+def running_products(x, y):
+    some_zeros = x * (torch.arange(4) != torch.arange(x.shape[0])[:, None] % 6)
+    return x.cumprod(0), some_zeros.cumprod(0), torch.cumprod(some_zeros * (x > 0), dim=-2), (x * y).cumprod(1).sin()
+
+
+def frequencies(x, y):
+    n = x.shape[0]
+    return (
+        torch.fft.fftfreq(n) * x[:, 0],
+        torch.fft.rfftfreq(n + 1, 0.5),
+        torch.fft.fftfreq(n, 2.0, dtype=torch.float64),
+    )
+
+
 PROGRAMS = [
+    running_products,
+    frequencies,
     gated_cell,
     gated_memory,
     triangles,

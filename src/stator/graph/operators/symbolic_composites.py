@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from stator.base.errors import Unsupported
 from stator.graph.ir.size_bindings import is_symbolic
 from stator.prims.decompositions import creation, linear_algebra
 from stator.prims.layout import broadcast_shapes
@@ -146,6 +147,57 @@ def _lstm_cell(
     write, keep, new, show = gates[0].sigmoid_(), gates[1].sigmoid_(), gates[2].tanh_(), gates[3].sigmoid_()
     cell = (keep * hx[1]).add_(write * new)
     return show * torch.tanh(cell), cell
+
+
+class _RunningProduct(torch.autograd.Function):
+    """`cumprod` with its gradient.
+
+    The gradient of an element before the first zero is the sum of gradient * product from there on, divided by the
+    element. At the first zero, products leave this element out; behind it, all are zero.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, input: torch.Tensor, dim: int) -> torch.Tensor:
+        result = aten.cumprod.default(input, dim)
+        ctx.dim = dim
+        ctx.save_for_backward(input, result)
+        return result  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise Unsupported("double-backward", "the gradient of cumprod over symbolic sizes is differentiated again")
+        input, result = ctx.saved_tensors
+        is_zero = input == 0
+        zeros = is_zero.cumsum(ctx.dim)
+        first = is_zero & (zeros == 1)
+        without = gradient * torch.cumprod(input.masked_fill(first, 1), ctx.dim)
+        before, at_first = (one.flip(ctx.dim).cumsum(ctx.dim).flip(ctx.dim) for one in (gradient * result, without))
+        return torch.where(zeros == 0, before / input, torch.where(first, at_first, 0)), None
+
+
+@stand_ins.register(torch.cumprod, "cumprod")
+def _cumprod(input: torch.Tensor, dim: int, **options: Any) -> torch.Tensor:
+    """torch's gradient makes constants of the sizes."""
+    trained = torch.is_grad_enabled() and input.requires_grad and not input.is_complex() and input.dim() > 0
+    if not trained or options or not _is_symbolic(input):
+        return torch.cumprod(input, dim, **options)
+    return _RunningProduct.apply(input, dim)  # type: ignore[no-any-return]
+
+
+@stand_ins.register(torch.fft.fftfreq)
+def _fftfreq(n: Any, d: float = 1.0, *, dtype: Any = None, device: Any = None, **options: Any) -> torch.Tensor:
+    if not is_symbolic(n) or options:
+        return torch.fft.fftfreq(n, d, dtype=dtype, device=device, **options)
+    steps = torch.arange(n, dtype=dtype or torch.get_default_dtype(), device=device)
+    return torch.where(steps < (n + 1) // 2, steps, steps - n) * (1.0 / (n * d))
+
+
+@stand_ins.register(torch.fft.rfftfreq)
+def _rfftfreq(n: Any, d: float = 1.0, *, dtype: Any = None, device: Any = None, **options: Any) -> torch.Tensor:
+    if not is_symbolic(n) or options:
+        return torch.fft.rfftfreq(n, d, dtype=dtype, device=device, **options)
+    return torch.arange(n // 2 + 1, dtype=dtype or torch.get_default_dtype(), device=device) * (1.0 / (n * d))
 
 
 @stand_ins.register(torch.diagonal, "diagonal")
