@@ -27,6 +27,10 @@ def shifted_thrice(x: torch.Tensor) -> torch.Tensor:
     return (x + 1) * 2 - 3
 
 
+def pooled(x: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.max_pool2d(x.view(4, -1, 16), 2)
+
+
 def product(x: torch.Tensor) -> torch.Tensor:
     table = x.view(2, -1)
     return table @ table.t()
@@ -70,6 +74,9 @@ def joined_sums(x: torch.Tensor) -> torch.Tensor:
         (product, 10000, 1),  # nothing to fuse
         (joined_products, 10000, 1),  # nor with the copy
         (joined_sums, 10000, 0),
+        (pooled, 1 << 10, 1),
+        (pooled, 1 << 17, 0),  # eager's loops are slower, which little data does not repay
+        (shifted, 1 << 17, 1),
         (recurrent, 400, 1),  # the first states are filled with zeros, which fuses with nothing
     ],
 )
@@ -77,6 +84,7 @@ def test_a_small_graph_is_left_to_eager(
     function: Callable[[torch.Tensor], torch.Tensor], size: int, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(call_costs, "LITTLE_DATA", 1 << 15)
+    monkeypatch.setattr(call_costs, "DIVIDED_DATA", 1 << 18)
     stator.reset()
     before = counters.counts["left_to_eager"]
     expected, x = (torch.arange(float(size), requires_grad=True) for _ in range(2))

@@ -18,6 +18,7 @@ from stator.graph.ir.memory import memory_root
 from stator.graph.ir.schema import op_info
 from stator.graph.ir.size_bindings import has_symbols
 from stator.prims.operators.recurrent_layer import recurrent_layer
+from stator.prims.record import TensorMeta
 
 from .costs import MOVES, bytes_of, is_library_call
 from .forward_backward_sets import JointGraph, ancestors, is_backward
@@ -28,6 +29,7 @@ LITTLE_DATA = 1 << 15
 
 # Above so many bytes of a tensor, fusion gains more than autograd nodes of results and of groups of inputs cost
 DIVIDED_DATA = 1 << 18
+_GAINING = frozenset(("reduction", "index"))  # tags of operators
 _BYTES_PER_MICROSECOND = 10_000  # that memory gives or takes
 
 # Microseconds of one call or object of each kind. `python -m benchmarks.call_costs` measures small programs on tensors
@@ -103,6 +105,8 @@ class Calls:
 def too_small(joint: JointGraph, calls: Calls) -> str | None:
     """Why the forward and the backward are too small for a compiled step to gain anything; None if they are not."""
     nodes = [node for node in joint.graph.graph.nodes if node.op == "call_function"]
+    if any(map(_gains_alone, nodes)) and any(is_backward(node) and not _is_view(node) for node in nodes):
+        return None
     backward = sum(map(is_backward, nodes))
     if len(nodes) - backward <= 1 and backward <= 1:
         return "one operator in the forward, and one at most in the backward"
@@ -227,6 +231,17 @@ def _is_many_operators_in_eager(node: fx.Node) -> bool:
         return False
     kind, given = node.args[:2]
     return kind != "lstm" or given.meta["val"].dtype not in (torch.float32, torch.bfloat16)  # type: ignore[union-attr]
+
+
+def _gains_alone(node: fx.Node) -> bool:
+    """Whether our loops take less time than eager's: for reductions, pooling, scans and gathers of much data on CPUs,
+    mostly with their gradients, too."""
+    meta = node.meta.get("val")
+    first = meta[0] if isinstance(meta, (tuple, list)) else meta
+    if is_backward(node) or not isinstance(node.target, OpOverload) or not isinstance(first, TensorMeta):
+        return False
+    much = max(map(bytes_of, (node, *node.all_input_nodes))) > DIVIDED_DATA
+    return much and first.device.type == "cpu" and not _GAINING.isdisjoint(op_info(node.target).record.tags)
 
 
 def _moves(node: fx.Node) -> bool:
