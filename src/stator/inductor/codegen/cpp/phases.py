@@ -6,6 +6,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import torch
+
 from stator.inductor.codegen.kernel import Kernel, Store
 from stator.inductor.loops.vocabulary import HEAVY
 
@@ -13,7 +15,8 @@ from stator.inductor.loops.vocabulary import HEAVY
 SCRATCH_BYTES = 786432
 ROW_BYTES = 196608
 _HEAVY_COST = 10
-_RECOMPUTE_COST = 2  # a load and another operation: no dearer than reading scratch
+_HALF_FLOATS, _HALF_FLOAT_COST = (torch.float16, torch.bfloat16), 3  # a load that widens
+_RECOMPUTE_COST = 4  # two loads and two operations: no dearer than to write scratch and to read it
 
 
 @dataclass(slots=True)
@@ -123,6 +126,9 @@ def _cost(kernel: Kernel, position: int, kept: set[int]) -> int:
         if at in kept:
             total += 1
             continue
-        total += _HEAVY_COST if value.name in HEAVY or value.name == "scan" else 1
+        if value.name == "load" and value.dtype in _HALF_FLOATS:
+            total += _HALF_FLOAT_COST
+        else:
+            total += _HEAVY_COST if value.name in HEAVY or value.name == "scan" else 1
         pending += kernel.operands(value.args)
     return total
