@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
+
 from stator.inductor.codegen.kernel import Kernel
 from stator.shapes.expr import Expr
 
@@ -26,13 +29,15 @@ def inner_loads(kernel: Kernel) -> int:
 
 
 def crossing_loops(kernel: Kernel) -> tuple[int, int] | None:
-    """Two long loops, one contiguous in some buffers, the other in other buffers."""
-    fast: set[int] = set()
+    """Two long loops of which some buffers that both walk through are contiguous along one, others along the other."""
+    along: dict[int, int] = defaultdict(int)  # a loop -> all loops of accesses that are contiguous along it
     for index, _ in accesses(kernel):
-        if len([symbol for symbol in kernel.loops if symbol in index.symbols]) > 1:
-            fast.update(at for at in range(kernel.outer) if index.coefficient(kernel.loops[at]) == 1)
-    long = sorted(at for at in fast if kernel.typical[at] >= _SHORTEST_SIDE)
-    return (long[-2], long[-1]) if len(long) > 1 else None
+        for at in range(kernel.outer):
+            if index.coefficient(kernel.loops[at]) == 1:
+                along[at] |= kernel.loops_of(index)
+    long = sorted(at for at in along if kernel.typical[at] >= _SHORTEST_SIDE)
+    pairs = itertools.combinations(long, 2)
+    return max(((a, b) for a, b in pairs if along[a] >> b & along[b] >> a & 1), default=None)
 
 
 def neighbours_are_outer(kernel: Kernel) -> bool:

@@ -112,7 +112,7 @@ def _group_norm(
     if not has_elements(x):
         return NotImplemented
     width = channels // groups
-    if x.device.type == "cpu" and 1 < x.sizes.hint(width) < WIDE_GROUP and is_channels_last(x):
+    if 1 < x.sizes.hint(width) < WIDE_GROUP and is_channels_last(x):
         return _group_norm_nhwc(builder, x, weight, bias, groups, eps)
     rest = x.shape[2:]
     grouped = reshape(x, (batch, groups, width, *rest))
@@ -160,7 +160,8 @@ def _group_norm_nhwc(
         lambda ops, value, _, *factor: ops.mul(value, *factor) if factor else value,
         [rstd, means, *affine(weight)],
     )
-    builder.store_together([center, scale])
+    if not computes_per_element(x):
+        builder.store_together([center, scale])
     shift = [] if bias is None else [cast(builder, reshape(bias, (1, channels, *per_channel[2:])), working)]
 
     def normalized(ops: Any, value: Ref, center: Ref, scale: Ref, *shift: Ref) -> Ref:
