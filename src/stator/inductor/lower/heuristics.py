@@ -26,8 +26,10 @@ MIN_CORRECTED_ELEMENTS = 512
 # division) inside the loops is cheaper than in loops of its own.
 MIN_CHANNEL_RUN = 16
 
-# Group norms of NHWC data add up channels first, unless groups have so many channels that they fill vectors.
+# Group norms of NHWC data add up channels first, unless groups have so many channels that they fill vectors. On a GPU
+# they do so for images of at most so many positions.
 WIDE_GROUP = 64
+MOST_POSITIONS = 1024
 
 # Pooling windows of up to this many elements are unrolled into one expression; larger adaptive ones call the library.
 MAX_UNROLLED_WINDOW = 32
