@@ -403,7 +403,8 @@ def _recording(program: Program, gm: fx.GraphModule) -> Recording | None:
     device = recording_device(program)
     if device is None:
         return None
-    return Recording(str(device), why_not_recorded(program, device, _places(gm)), describe_inputs(program))
+    need = 0 if program.size_bindings else predict_peak(program, program.inputs, graphs.LARGE_BYTES).bytes
+    return Recording(str(device), why_not_recorded(program, device, _places(gm)), describe_inputs(program), need)
 
 
 def _places(gm: fx.GraphModule) -> dict[str, Any]:
@@ -418,7 +419,7 @@ def _recorded(call: Compiled, recording: Recording, gm: fx.GraphModule) -> Compi
         graphs.refuse(name, recording.refused)
         return call
     pool = graphs.pool_of(torch.device(recording.device))
-    return graphs.record(call, recording.inputs, pool, name, gm.meta.get("visible"))
+    return graphs.record(call, recording.inputs, pool, name, gm.meta.get("visible"), recording.need)
 
 
 def _kernels_by_device(program: Program) -> dict[str, list[KernelSource]]:

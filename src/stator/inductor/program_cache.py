@@ -40,7 +40,7 @@ from stator.runtime.toolchain import digest
 from .program.peak import Peak
 from .program.steps import HostSource, KernelSource
 
-_FORMAT = "programs-1"  # change it with the stored format
+_FORMAT = "programs-2"  # change it with the stored format
 _MOST_BYTES = 1 << 20  # of a program's constants
 # Options that no program depends on
 _FRONT_END = ("guard_filter_fn", "recompile_limit", "free_parameters", "threads", "verify")
@@ -50,11 +50,13 @@ is_on = True  # for tests, which replace parts of the compiler
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What recording a program as a CUDA graph has to know; refused: why it cannot be recorded."""
+    """What recording a program as a CUDA graph has to know; refused: why it cannot be recorded. need: the bytes that
+    its large tensors take at its peak, 0 if sizes change."""
 
     device: str
     refused: str | None
     inputs: InputDescription
+    need: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +198,7 @@ def _to_bytes(program: PrintedProgram) -> bytes | None:
         "recording": recording
         and (
             *(recording.device, recording.refused, recording.inputs.tensors, sorted(recording.inputs.parameters)),
-            *(sorted(recording.inputs.written), recording.inputs.sizes, recording.inputs.boxed),
+            *(sorted(recording.inputs.written), recording.inputs.sizes, recording.inputs.boxed, recording.need),
         ),
     }
     return zlib.compress(json.dumps(form).encode(), 1)
@@ -212,10 +214,10 @@ def _from_bytes(data: bytes) -> PrintedProgram:
     kernels = {device: [KernelSource(*one) for one in found] for device, found in form["kernels"].items()}
     recording = None
     if form["recording"]:
-        device, refused, tensors, parameters, written, sizes, boxed = form["recording"]
+        device, refused, tensors, parameters, written, sizes, boxed, need = form["recording"]
         places = tuple([(position, dim) for position, dim in sizes])
         inputs = InputDescription(tuple(tensors), frozenset(parameters), frozenset(written), places, boxed)
-        recording = Recording(device, refused, inputs)
+        recording = Recording(device, refused, inputs, need)
     peak = Peak(*form["peak"]) if form["peak"] else None
     return PrintedProgram(HostSource(form["text"], {}, constants), kernels, peak, recording)
 

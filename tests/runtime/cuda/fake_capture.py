@@ -94,6 +94,7 @@ class FakeCapture:
         self.graph: FakeGraph | None = None  # in a capture
         self.known: set[int] = set()  # storages of the inputs of a capture
         self.calls = 0  # of programs, beside captures and replays
+        self.needs: list[int] = []  # bytes of large tensors, for each capture
 
     def is_capturing(self) -> bool:
         return self.outer
@@ -111,7 +112,8 @@ class FakeCapture:
     def pool(self) -> FakePool:
         return self.pools[0]
 
-    def capture(self, run: Callable[[], Sequence[Any]], pool: int) -> tuple[FakeGraph, Sequence[Any]]:
+    def capture(self, run: Callable[[], Sequence[Any]], pool: int, need: int) -> tuple[FakeGraph, Sequence[Any]]:
+        self.needs.append(need)
         if self.failing is not None:
             raise CaptureFailed(self.failing)
         self.captures += 1

@@ -58,6 +58,25 @@ def test_inference(capture: FakeCapture) -> None:
     assert capture.replays >= 5
 
 
+@pytest.mark.fixed_sizes
+def test_captures_are_told_the_bytes_of_large_tensors(capture: FakeCapture) -> None:
+    run = compiled(lambda x: (x.sin() @ x, x[:2] + 1))
+    with torch.no_grad():
+        for _ in range(3):
+            run(torch.randn(600, 600))
+    (need,) = capture.needs
+    assert 0 <= need - 2 * 600 * 600 * 4 < 512, "the left side and the product, not the small result"
+
+
+@pytest.mark.fixed_sizes
+def test_needs_of_other_sizes_are_unknown(capture: FakeCapture) -> None:
+    run = compiled(lambda x: x.sin() @ x.t(), dynamic=True)
+    with torch.no_grad():
+        for _ in range(3):
+            run(torch.randn(600, 600))
+    assert capture.needs == [0]
+
+
 def _train(model: nn.Module, step: Callable[[nn.Module, torch.optim.Optimizer, int], None]) -> list[torch.Tensor]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     torch.manual_seed(1)

@@ -19,19 +19,22 @@ class Peak:
     arena: int
 
 
-def predict_peak(program: Program, held: Collection[str] = ()) -> Peak:
+def predict_peak(program: Program, held: Collection[str] = (), smallest: int = 0) -> Peak:
     """The bytes that a call needs at its peak, beyond the memory that its caller holds anyway.
 
     The arena counts whole. Inputs count only when they come in a list and are freed here (`Program.boxed`), except
-    the inputs in `held`. The scratch memory of library calls is unknown and not counted.
+    the inputs in `held`. The scratch memory of library calls is unknown and not counted, nor are buffers outside of the
+    arena with fewer than `smallest` bytes.
     """
-    alive, arena = bytes_alive(program, held)
+    alive, arena = bytes_alive(program, held, smallest)
     return Peak(arena + max(alive, default=0), arena)
 
 
-def bytes_alive(program: Program, held: Collection[str] = ()) -> tuple[list[int], int]:
-    """The bytes outside of the arena while each step runs (after it, for a Free), and the bytes of the arena."""
+def bytes_alive(program: Program, held: Collection[str] = (), smallest: int = 0) -> tuple[list[int], int]:
+    """The bytes outside of the arena while each step runs (after it, for a Free), and the bytes of the arena. See
+    `predict_peak`."""
     sizes = {name: typical_bytes(buffer.layout, program.sizes) for name, buffer in program.buffers.items()}
+    sizes = {name: size if size >= smallest else 0 for name, size in sizes.items()}
     arena = plan_arena(program)
     placed = {entry.name for entry in arena.placed}
     alive = {name: sizes[name] for name in program.tensor_inputs if program.boxed and name not in held}

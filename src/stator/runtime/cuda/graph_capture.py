@@ -19,6 +19,11 @@ import torch
 Results = Sequence[Any]
 
 
+# Torch's allocator has segments of their own for smaller tensors, and larger segments for others, of this size or more
+LARGE_BYTES = (1 << 20) + 1
+_SEGMENT = 20 << 20
+
+
 class CaptureFailed(Exception):
     """A call cannot be recorded: it did something that a graph cannot repeat."""
 
@@ -47,9 +52,9 @@ class Capture(Protocol):
         """Let the current stream, which runs the next replay, wait for what other streams of replays were given: they
         may still read results that nobody holds any more. `results_are_used`: whether there will be such reads."""
 
-    def capture(self, run: Callable[[], Results], pool: int) -> tuple[Graph, Results]:
+    def capture(self, run: Callable[[], Results], pool: int, need: int) -> tuple[Graph, Results]:
         """Record the work of `run`, without doing it. The results lie in the pool of this number; they have contents
-        after a replay, which writes to no other pool.
+        after a replay, which writes to no other pool. need: the bytes that large tensors of `run` take at its peak.
 
         Raises CaptureFailed.
         """
@@ -127,26 +132,24 @@ class CudaCapture:
         for stream in others:
             current.wait_stream(stream)
 
-    def capture(self, run: Callable[[], Results], pool: int) -> tuple[Graph, Results]:
+    def capture(self, run: Callable[[], Results], pool: int, need: int) -> tuple[Graph, Results]:
         try:
-            return self._capture(run, pool)
+            return self._capture(run, pool, need)
         except torch.OutOfMemoryError:
             # A capture cannot take back memory that the allocator has cached
             torch.cuda.empty_cache()
         try:
-            return self._capture(run, pool)
+            return self._capture(run, pool, need)
         except torch.OutOfMemoryError as error:
             raise CaptureFailed("there is not enough memory") from error
 
-    def _capture(self, run: Callable[[], Results], pool: int) -> tuple[Graph, Results]:
+    def _capture(self, run: Callable[[], Results], pool: int, need: int) -> tuple[Graph, Results]:
         if all(graph.pool != pool for graph in self.graphs):  # a pool ends with its last graph
             self.pools[pool] = torch.cuda.graph_pool_handle()
-        spared = [
-            (block["address"], block["address"] + block["size"])
-            for segment in self._segments(pool)
-            for block in segment["blocks"]
-            if block["state"] != "inactive"
-        ]
+        blocks = [block for segment in self._segments(pool) for block in segment["blocks"]]
+        inactive = [block["size"] for block in blocks if block["state"] == "inactive"]
+        spared = [(one["address"], one["address"] + one["size"]) for one in blocks if one["state"] != "inactive"]
+        missing = need - sum(size for size in inactive if size >= LARGE_BYTES)
         graph = torch.cuda.CUDAGraph()
         current = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(current)
@@ -156,6 +159,11 @@ class CudaCapture:
             # Other threads, such as those that load data, may go on allocating memory
             graph.capture_begin(self.pools[pool], capture_error_mode="thread_local")
             try:
+                if missing > _SEGMENT:
+                    # One segment, which tensors of all sizes divide. The allocator would take one for each large
+                    # tensor that finds no room, and gaps between them would stay
+                    address = torch.cuda.caching_allocator_alloc(missing, self.device, self.stream)
+                    torch.cuda.caching_allocator_delete(address)
                 results = run()
                 graph.capture_end()
             except BaseException as error:
@@ -211,4 +219,4 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-__all__ = ["Capture", "CaptureFailed", "CudaCapture", "Graph", "fresh_workspaces"]
+__all__ = ["LARGE_BYTES", "Capture", "CaptureFailed", "CudaCapture", "Graph", "fresh_workspaces"]

@@ -22,7 +22,7 @@ from stator.base import counters, logs
 from stator.runtime.autograd_state import below_autograd
 from stator.runtime.launch import addresses
 
-from .graph_capture import Capture, CaptureFailed, CudaCapture, Graph
+from .graph_capture import LARGE_BYTES, Capture, CaptureFailed, CudaCapture, Graph
 from .graph_inputs import InputDescription, SeenStorage, can_copy
 from .recording import Call, Recording
 from .result_memory import ResultStorage
@@ -109,14 +109,16 @@ def pool_of(device: torch.device) -> GraphPool:
     return found or _pools.setdefault(device, GraphPool(device, CudaCapture(device)))
 
 
-def record(call: Call, description: InputDescription, pool: GraphPool, name: str, visible: int | None = None) -> Call:
+def record(
+    call: Call, description: InputDescription, pool: GraphPool, name: str, visible: int | None = None, need: int = 0
+) -> Call:
     """Return a callable like `call`, which runs it as it is at first, then records it and replays the recording.
 
     call: a compiled program whose tensors are all on the pool's device, which launches work on the current stream and
     neither waits for the device nor reads its data. name: of the program, for messages. visible: only so many of its
-    results leave compiled code; by default all.
+    results leave compiled code; by default all. need: the bytes that its large tensors take at its peak, if known.
     """
-    return RecordedProgram(call, description, pool, name, visible)
+    return RecordedProgram(call, description, pool, name, visible, need)
 
 
 def refuse(name: str, reason: str) -> None:
@@ -130,8 +132,9 @@ class RecordedProgram:
     """See `record`."""
 
     def __init__(
-        self, call: Call, description: InputDescription, pool: GraphPool, name: str, visible: int | None
+        self, call: Call, description: InputDescription, pool: GraphPool, name: str, visible: int | None, need: int
     ) -> None:
+        self.need = need
         self.call, self.description, self.pool, self.name, self.visible = call, description, pool, name, visible
         self.boxed = description.boxed
         self.stopped = False
@@ -277,7 +280,7 @@ class RecordedProgram:
         try:
             made = Recording(
                 *(self.call, self.description, pool.capture, inputs, direct, self.copied),
-                *(pool.device, self.memory, self.visible),
+                *(pool.device, self.memory, self.visible, self.need),
             )
         except CaptureFailed as error:
             self.failures += 1
@@ -361,4 +364,4 @@ def _storages(results: Sequence[Any]) -> list[WarmResult]:
     return found
 
 
-__all__ = ["GraphPool", "InputDescription", "pool_of", "record", "refuse"]
+__all__ = ["LARGE_BYTES", "GraphPool", "InputDescription", "pool_of", "record", "refuse"]

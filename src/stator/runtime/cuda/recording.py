@@ -30,16 +30,19 @@ class Recording:
         device: torch.device,
         pool: int,
         visible: int | None,
+        need: int,
     ) -> None:
         """direct: positions of inputs that are read where they lie; others are copied. copied_results: positions of
         results that callers get copies of. pool: the number of the pool that it takes memory from. visible: see
-        `RecordedResults`. Raises CaptureFailed."""
+        `RecordedResults`; need: see `Capture`. Raises CaptureFailed."""
         self.pool = pool
         copied = [at for at in description.tensors if at not in direct]
         with torch._C._InferenceMode(False):
             self.places = InputPlaces(inputs, copied, description.written)
         given = [self.places.by_position.get(at, value) for at, value in enumerate(inputs)]
-        self.graph, captured = capture.capture(lambda: call(list(given)) if description.boxed else call(*given), pool)
+        self.graph, captured = capture.capture(
+            lambda: call(list(given)) if description.boxed else call(*given), pool, need
+        )
         # The graph reads constants that belong to the code for these sizes, which its program may forget
         self.code = list(getattr(call, "known", {}).values())
         results = list(captured)
