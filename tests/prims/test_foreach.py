@@ -1,4 +1,4 @@
-"""Operators on lists of tensors: shape rules and decompositions agree with eager, for every overload in the table."""
+"""Operators on lists of tensors are traced as operators on single tensors, with eager's results, for every overload."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from typing import Any
 import pytest
 import torch
 
-from stator.prims.foreach import FOREACH, Foreach
-from stator.prims.record import TensorMeta, record
+from stator.graph.tracing.functional import trace_operator
+from stator.prims.record import TensorMeta
 
 aten = torch.ops.aten
 SHAPES = ((3, 2), (4,), ())
 NUMBERS = (0.5, 1.5, 2.0)
+
+
+def overloads() -> list[torch._ops.OpOverload]:
+    found = []
+    for name in sorted(torch._C._dispatch_get_all_op_names()):
+        packet, _, overload = name.removeprefix("aten::").partition(".")
+        if packet.startswith("_foreach_") and not packet.endswith("_") and not overload.endswith("out"):
+            found.append(getattr(getattr(aten, packet), overload or "default"))
+    return found
 
 
 def tensors(seed: int, matrices: bool = False) -> list[torch.Tensor]:
@@ -31,52 +40,46 @@ def arguments(target: torch._ops.OpOverload) -> list[Any]:
             given.append(tensors(at, matrices="mm" in target._schema.name))
         elif kind.startswith("List["):
             given.append(list(NUMBERS))
+        elif argument.name == "scalars":
+            given.append(torch.tensor(NUMBERS, dtype=torch.float64))
         else:
             given.append(torch.tensor(1.5) if kind == "Tensor" else 1.5)
     return given
 
 
-def meta(tensor: torch.Tensor) -> TensorMeta:
-    return TensorMeta(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device)
+def meta(value: Any) -> Any:
+    if isinstance(value, list):
+        return [meta(one) for one in value]
+    if not isinstance(value, torch.Tensor):
+        return value
+    return TensorMeta(tuple(value.shape), value.stride(), value.dtype, value.device)
 
 
-@pytest.mark.parametrize("entry", FOREACH, ids=lambda entry: str(entry.target))
-def test_each_element_is_as_in_eager(entry: Foreach) -> None:
-    args = arguments(entry.target)
-    expected = entry.target(*args)
-    assert record(entry.target).shape(*args) == [meta(tensor) for tensor in expected]
-    found = record(entry.target).decompose(*args)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other)
+def traced(target: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
+    module = trace_operator(target, tuple(map(meta, args)), kwargs, keep=lambda part: "_foreach" not in str(part))
+    called = [node.target for node in module.graph.nodes if node.op == "call_function"]
+    assert not any("_foreach" in str(one) for one in called)
+    given = [one for arg in args for one in (arg if isinstance(arg, list) else [arg]) if isinstance(one, torch.Tensor)]
+    return list(module(*given))
 
 
-@pytest.mark.parametrize("name", ["_foreach_addcmul", "_foreach_addcdiv"])
-def test_one_number_of_a_tensor_for_each_element(name: str) -> None:
-    target = getattr(aten, name).Tensor
-    args = (tensors(0), tensors(1), tensors(2), torch.tensor(NUMBERS, dtype=torch.float64))
-    for one, other in zip(record(target).decompose(*args), target(*args), strict=True):
+@pytest.mark.parametrize("target", overloads(), ids=str)
+def test_each_element_is_as_in_eager(target: torch._ops.OpOverload) -> None:
+    args = arguments(target)
+    for one, other in zip(traced(target, *args), target(*args), strict=True):
+        assert meta(one) == meta(other)
         torch.testing.assert_close(one, other)
 
 
 def test_a_factor_counts_for_add_and_sub() -> None:
     for target in (aten._foreach_add.List, aten._foreach_sub.List):
-        found = record(target).decompose(tensors(0), tensors(1), alpha=0.5)
+        found = traced(target, tensors(0), tensors(1), alpha=0.5)
         for one, other in zip(found, target(tensors(0), tensors(1), alpha=0.5), strict=True):
             torch.testing.assert_close(one, other)
 
 
-def test_lists_of_different_lengths_are_refused() -> None:
-    rule = record(aten._foreach_add.List).shape
-    assert rule is not None
-    with pytest.raises(RuntimeError, match="same number of tensors"):
-        rule(tensors(0), tensors(1)[:2])
-
-
-def test_in_place_forms_refuse_what_does_not_fit() -> None:
-    rule = record(aten._foreach_add_.List).shape
-    assert rule is not None
-    assert rule(tensors(0), tensors(1)) is None
-    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
-        rule([torch.ones(2)], [torch.ones(3, 2)])
-    with pytest.raises(RuntimeError, match="can't be cast"):
-        rule([torch.ones(2, dtype=torch.int64)], [torch.ones(2)])
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"same (number of tensors|length)"):
+        traced(aten._foreach_add.List, tensors(0), tensors(1)[:2])
+    with pytest.raises(RuntimeError):
+        traced(aten._foreach_add.List, [torch.ones(2)], [torch.ones(3)])

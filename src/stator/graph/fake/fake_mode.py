@@ -37,7 +37,6 @@ from .writes import check_keeps_storage, check_overlap
 aten = torch.ops.aten
 _fake_mode_of_torch, _FAKE = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE
 NUMBERS: dict[type, Any] = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
-COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 # Known values of up to this many elements propagate through operators, so that `.item()` works on them.
 CONSTANT_LIMIT = 1024
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -224,9 +223,9 @@ class FakeMode(TorchDispatchMode):
         info = op_info(func)
         if (info.dynamic_shape or info.data_dependent) and kwargs.get("output_size") is None:
             return self._data_dependent(func, args, kwargs, tensors)
-        if info.composite and (info.record.shape is None or info.is_view or info.mutates):
+        if info.composite is not None and (info.record.shape is None or info.is_view):
             with self:
-                return func._op_dk(COMPOSITE, *args, **kwargs)
+                return func._op_dk(info.composite, *args, **kwargs)
         if info.mutates:
             return self._mutate(info, args, kwargs, tensors)
         metas = self.infer(info, args, kwargs, tensors)
@@ -245,9 +244,9 @@ class FakeMode(TorchDispatchMode):
             for fake in flat_tensors(result):
                 fake.constant = None
             return result
-        if info.composite:
+        if info.composite is not None:
             with self:
-                return func._op_dk(COMPOSITE, *args, **kwargs)
+                return func._op_dk(info.composite, *args, **kwargs)
         return self.dispatch(func, replace_numbers(args, Number.read), replace_numbers(kwargs, Number.read))
 
     def _fake_argument(self, value: Any, tensors: list[FakeTensor]) -> Any:
@@ -400,9 +399,9 @@ class FakeMode(TorchDispatchMode):
             if result is not NotImplemented:
                 return result
             info = op_info(func)
-            if info.composite and info.dynamic_shape:
+            if info.composite is not None and info.dynamic_shape:
                 with self:
-                    return func._op_dk(COMPOSITE, *args, **kwargs)
+                    return func._op_dk(info.composite, *args, **kwargs)
             raise DataDependent(
                 "data-dependent",
                 f"{func} gives a value or a shape that depends on the data of a tensor",

@@ -20,7 +20,6 @@ from stator.base.errors import Unsupported, UserPlace
 from stator.base.registry import Registry
 from stator.prims.decompositions import creation
 from stator.prims.decompositions.decomposition_decorator import cast, conform
-from stator.prims.foreach import FOREACH
 from stator.prims.record import record
 from stator.prims.type_promotion import common_dtype, computation_dtype, is_integral, number_dtype
 from stator.shapes.environment import Environment
@@ -45,8 +44,6 @@ class DataDependent(Unsupported):
     def at(self, place: UserPlace) -> DataDependent:
         return self if self.place else DataDependent(self.kind, self.reason, place=place, hint=self.hint)
 
-
-FOREACH_BY_TARGET = {entry.target: entry for entry in FOREACH}
 
 # Implements an operator on numbers by operators on tensors; called with the operator's own arguments.
 Rule = Callable[..., Any]
@@ -217,15 +214,14 @@ def takes_unknown_numbers(target: OpOverload, args: tuple[Any, ...], kwargs: dic
     """Whether a traced graph can hold this call while the values of its numbers are unknown."""
     if target in LEFT_WITH_NUMBERS:
         return True
-    if target not in rules and (target not in FOREACH_BY_TARGET or FOREACH_BY_TARGET[target].single not in rules):
+    if target not in rules:
         return False
     dtypes = _dtypes((args, tuple(kwargs.values())))
-    single = FOREACH_BY_TARGET[target].single if target in FOREACH_BY_TARGET else target
-    if single in _IN_TENSORS_DTYPE and any(map(is_integral, dtypes)):
+    if target in _IN_TENSORS_DTYPE and any(map(is_integral, dtypes)):
         return False
-    if single in _ELEMENTS and is_integral(args[0].dtype):
+    if target in _ELEMENTS and is_integral(args[0].dtype):
         return False
-    if single in _POWERS and all(map(is_integral, dtypes)):  # eager refuses negative exponents of integers
+    if target in _POWERS and all(map(is_integral, dtypes)):  # eager refuses negative exponents of integers
         return False
     return not any(dtype.is_complex for dtype in dtypes) and _only_numbers_are_numbers(target, args, kwargs)
 

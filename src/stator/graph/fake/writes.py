@@ -82,9 +82,8 @@ def check_statistics(read: Sequence[FakeTensor | None], written: Sequence[FakeTe
 def _check_others(info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Refuse to write where another argument is read or written. Eager mostly refuses too; otherwise its result depends
     on the order of elements."""
-    parameters = info.target._schema.arguments
-    given = [*((parameters[at].name, value) for at, value in enumerate(args)), *kwargs.items()]
-    written = {parameters[where].name if isinstance(where, int) else where for where in info.mutates}
+    given = [*zip(info.parameters, args, strict=False), *kwargs.items()]
+    written = {info.parameters[where] if isinstance(where, int) else where for where in info.mutates}
     storages: dict[int, list[_MemoryAccess]] = {}
     for name, value in given:
         for position, tensor in enumerate(flat_tensors(value)):

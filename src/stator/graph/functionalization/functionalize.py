@@ -16,7 +16,6 @@ from torch.utils import _pytree as pytree
 from stator.base.errors import Unsupported, UserPlace
 from stator.base.registry import Registry
 from stator.graph.fake.fake_mode import (
-    COMPOSITE,
     KNOWN_VALUE_FACTORIES,
     NUMBERS,
     FakeMode,
@@ -324,10 +323,10 @@ class FunctionalTracer(FakeMode):
             check_unwritten(info, rule, given, versions)
             if result is not NotImplemented:
                 return self._detached(result, info, args, kwargs)
-        if not info.composite:
+        if info.composite is None:
             return NotImplemented
         with self:
-            return info.target._op_dk(COMPOSITE, *args, **kwargs)
+            return info.target._op_dk(info.composite, *args, **kwargs)
 
     def _with_numbers(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator that has numbers held by tensors among its arguments."""
@@ -343,10 +342,10 @@ class FunctionalTracer(FakeMode):
                 result = rule(*args, **kwargs)
             if result is not NotImplemented:
                 return self._detached(result, info, args, kwargs)
-        if not info.composite:
+        if info.composite is None:
             raise DataDependent("data-dependent", f"{func} needs the value of a number that depends on data")
         with self:
-            return func._op_dk(COMPOSITE, *args, **kwargs)
+            return func._op_dk(info.composite, *args, **kwargs)
 
     def of_unknown_size(
         self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[FakeTensor]

@@ -5,6 +5,7 @@ Nothing here runs an operator or knows about fake tensors.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,12 +22,13 @@ aten = torch.ops.aten
 class SchemaFacts:
     """Facts about one overload.
 
-    name: of the operator, without namespace and overload.
+    name: of the operator, without namespace and overload. parameters: the names of its arguments.
     mutates: the written arguments: positions (int), or names (str) of keyword-only ones.
     returns: for each return the position or name of the argument it aliases, or None for a fresh tensor.
     is_view: some return aliases an argument that is not written.
     inplace_view: changes the shape or strides of its argument in place.
-    composite: written in C++ with other ATen operators; it need not exist below autograd.
+    composite: the key of its kernel in C++ that calls other ATen operators, or None. Operators on lists of tensors call
+        one for each tensor.
     dynamic_shape, data_dependent: the result's shape, or a Python value, depends on data.
     random: some calls draw from the random number generator (see `is_random_call`).
     communicates: takes part in communication with other processes, or waits for it.
@@ -35,12 +37,13 @@ class SchemaFacts:
 
     target: OpOverload
     name: str
+    parameters: tuple[str, ...]
     record: OpRecord
     mutates: tuple[int | str, ...]
     returns: tuple[int | str | None, ...]
     is_view: bool
     inplace_view: bool
-    composite: bool
+    composite: torch._C.DispatchKey | None
     dynamic_shape: bool
     data_dependent: bool
     random: bool
@@ -48,6 +51,11 @@ class SchemaFacts:
     makes_device: bool
 
 
+# Their kernels read the numbers in a tensor.
+NUMBERS_IN_A_TENSOR = frozenset(
+    getattr(aten, name).Tensor
+    for name in ("_foreach_addcmul", "_foreach_addcdiv", "_foreach_addcmul_", "_foreach_addcdiv_")
+)
 # Operators with data-dependent result shapes that torch does not tag, or not before 2.13.
 UNTAGGED = frozenset((aten._unique.default, aten._pack_padded_sequence.default))
 
@@ -86,18 +94,27 @@ def _inspect(target: OpOverload) -> SchemaFacts:
     return SchemaFacts(
         target=target,
         name=schema.name.rpartition("::")[2],
+        parameters=tuple([argument.name for argument in schema.arguments]),
         record=record(target),
         mutates=tuple(mutates),
         returns=tuple(returns),
         is_view=any(source is not None and source not in mutates for source in returns),
         inplace_view=torch.Tag.inplace_view in tags,
-        composite=_has_kernel(target, "CompositeImplicitAutograd"),
+        composite=_composite_key(target),
         dynamic_shape=(torch.Tag.dynamic_output_shape in tags or target in UNTAGGED) and record(target).shape is None,
         data_dependent=torch.Tag.data_dependent_output in tags,
         random=torch.Tag.nondeterministic_seeded in tags,
         communicates=target.namespace.startswith(_COMMUNICATING),
         makes_device=any(argument.name == "device" for argument in schema.arguments),
     )
+
+
+def _composite_key(target: OpOverload) -> torch._C.DispatchKey | None:
+    keys = torch._C.DispatchKey
+    if _has_kernel(target, "CompositeImplicitAutograd"):
+        return keys.CompositeImplicitAutograd
+    of_lists = target._schema.name.startswith("aten::_foreach_") and target not in NUMBERS_IN_A_TENSOR
+    return keys.CompositeExplicitAutograd if of_lists and _has_kernel(target, "CompositeExplicitAutograd") else None
 
 
 def has_effects(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -171,15 +188,21 @@ def arguments_of_twin(target: OpOverload, twin: OpOverload, args: tuple[Any, ...
 
     given: the names passed by keyword.
     """
-    own = target._schema.arguments
     missing = []
-    for position in range(len(args), len(own)):
-        parameter = own[position]
-        needed = position < len(twin._schema.arguments) and not twin._schema.arguments[position].has_default_value()
-        if parameter.kwarg_only or parameter.name in given or not (needed and parameter.has_default_value()):
+    for name, default in _defaults_for_twin(target, twin)[len(args) :]:
+        if name is None or name in given:
             break
-        missing.append(parameter.default_value)
+        missing.append(default)
     return (*args, *missing)
+
+
+@functools.cache
+def _defaults_for_twin(target: OpOverload, twin: OpOverload) -> list[tuple[str | None, Any]]:
+    """Name and default of each argument that the twin needs to be given and `target` does not; else (None, None)."""
+    needed = [not one.has_default_value() for one in twin._schema.arguments]
+    own = target._schema.arguments
+    left_out = [need and one.has_default_value() and not one.kwarg_only for one, need in zip(own, needed, strict=False)]
+    return [(one.name, one.default_value) if out else (None, None) for one, out in zip(own, left_out, strict=False)]
 
 
 def argument(info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any], where: int | str) -> Any:
@@ -188,4 +211,4 @@ def argument(info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any], w
         return kwargs.get(where)
     if where < len(args):
         return args[where]
-    return kwargs.get(info.target._schema.arguments[where].name)
+    return kwargs.get(info.parameters[where])

@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from stator.base.errors import Unsupported
-from stator.graph.fake.fake_mode import COMPOSITE, FakeMode, FakeTensor, meta_of_real, specials
+from stator.graph.fake.fake_mode import FakeMode, FakeTensor, meta_of_real, specials
 from stator.prims.layout import contiguous_strides
 from stator.prims.onednn import onednn_enabled
 from stator.prims.operators.recurrent_layer import (
@@ -168,7 +168,7 @@ def _layer(
 
 def _composite(kind: str) -> Callable[..., Any]:
     """ATen's own decomposition."""
-    return functools.partial(getattr(aten, kind).input._op_dk, COMPOSITE)
+    return functools.partial(getattr(aten, kind).input._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
 def _below_autograd(kind: str) -> None:

@@ -1,4 +1,4 @@
-"""Operators on lists of tensors: one application of the single operator per element."""
+"""Operators on lists of tensors that take their numbers from a one-dimensional tensor: one for each element."""
 
 from __future__ import annotations
 
@@ -6,31 +6,12 @@ from typing import Any
 
 import torch
 
-from stator.prims.foreach import FOREACH, Foreach
-from stator.prims.record import Decomposition, decomposition
+from stator.prims.record import decomposition
 from stator.prims.type_promotion import computation_dtype
 
 from .decomposition_decorator import cast
 
 aten = torch.ops.aten
-
-
-def _each(entry: Foreach) -> Decomposition:
-    single = entry.single
-
-    def rule(*args: Any, **kwargs: Any) -> list[Any]:
-        return [single(*given, **named) for given, named in entry.applications(args, kwargs)]
-
-    return rule
-
-
-for _entry in FOREACH:
-    decomposition(_entry.target)(_each(_entry))
-
-
-@decomposition(aten._foreach_zero.default)
-def foreach_zero(self: Any) -> list[Any]:
-    return [aten.zeros_like.default(tensor) for tensor in self]
 
 
 @decomposition(aten._foreach_addcmul.Tensor)
