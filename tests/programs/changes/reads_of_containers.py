@@ -55,6 +55,21 @@ def read_deque():
     held.rotate(1)
 
 
+def read_mapping_proxy():
+    held = {"a": 2, "b": 1}
+    shown = types.MappingProxyType(held)
+    yield lambda x: (x * shown["a"], len(shown), "z" in shown, shown.get("z", 4), list(shown), dict(shown))
+    held["a"] = 3
+    yield
+    held["z"] = 5
+    yield
+    del held["b"]
+    yield
+    shown = types.MappingProxyType({"a": 7})
+    yield
+    shown = types.MappingProxyType(collections.ChainMap({"a": 1}))
+
+
 def read_default_dict():
     d = collections.defaultdict(lambda: 3)
     yield lambda x: (x * d["q"], len(d))

@@ -10,12 +10,38 @@ import functools
 import itertools
 import math
 import operator
+import types
 import typing
 
 import torch
 import torch.nn.functional as F
 
 T = torch.ones(3) * 2
+
+
+class Shade(enum.Enum):
+    LIGHT = 1
+    DARK = 2
+    BLACK = 2
+
+
+_SHOWN = types.MappingProxyType({"scale": 2.0, "shift": 1})
+
+
+def read_only_mappings(x):
+    entries = {"a": x}
+    shown = types.MappingProxyType(entries)
+    entries["b"] = x * _SHOWN["scale"]
+    members = Shade.__members__
+    return (
+        shown["b"] + _SHOWN.get("shift"),
+        (list(shown), len(shown), "c" in shown, bool(types.MappingProxyType({}))),
+        (isinstance(shown, dict), isinstance(shown, collections.abc.Mapping), type(shown).__name__),
+        ({**shown, **_SHOWN}, dict(shown), shown.copy(), list(_SHOWN.items())),
+        ([x * member.value for member in members.values()], list(members), "BLACK" in members, len(members)),
+        members["BLACK"] is Shade.DARK,
+        dict(types.MappingProxyType(entries)),
+    )
 
 
 def list_ops(x):

@@ -46,7 +46,7 @@ from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.canonical_constants import member_at
 from stator.dynamo.values.containers.live_iterators import live_iterator
-from stator.dynamo.values.containers.mappings import DictValue, DictViewValue
+from stator.dynamo.values.containers.mappings import DictValue, DictViewValue, MappingProxyValue
 from stator.dynamo.values.containers.sequences import AppendOnlyList, TupleValue, found_tuple
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.containers.slices import RangeValue, SliceValue, range_of
@@ -429,13 +429,16 @@ def _dict_view(context: CaptureContext, obj: Any, source: Source | None) -> Valu
 
 @wraps(types.MappingProxyType)
 def _mapping_proxy(context: CaptureContext, obj: types.MappingProxyType[Any, Any], source: Source | None) -> Value:
-    """Capture reads the parameters of a signature; other proxies run the code of any mapping."""
+    """The parameters of a signature are constants; the entries of other dictionaries are guarded as they are read."""
+    (shown,) = gc.get_referents(obj)
+    if source is None or type(shown) not in (dict, OrderedDict):
+        return _object(context, obj, source)
     owner = source.base if isinstance(source, AttrSource) else None
     if not isinstance(owner, ConstantSource) or type(owner.value) is not inspect.Signature:
-        (shown,) = gc.get_referents(obj)
-        plain = type(shown) in (dict, OrderedDict) and len(shown) > 0
-        if source is None or not plain or any(type(one) is not inspect.Parameter for one in shown.values()):
-            return _object(context, obj, source)
+        if not shown or any(type(one) is not inspect.Parameter for one in shown.values()):
+            _guard_type(context, obj, source)
+            entries = context.wrap(shown, CallSource(dict_of_view, (source,)))
+            return MappingProxyValue(entries, source)  # type: ignore[arg-type]
         context.guard(source, GuardKind.PREDICATE, _SameParameters(obj))
     made = DictValue({name: context.known(parameter) for name, parameter in obj.items()}, None, type(obj))
     context.mutations.freeze(made, "the parameters of a signature", context.end_step())

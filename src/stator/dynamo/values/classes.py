@@ -15,6 +15,7 @@ from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, Re
 
 from .base import CaptureContext, Reconstructor, Value, unsupported
 from .constants import ConstantValue
+from .containers.mappings import MappingProxyValue
 from .functions import BoundMethodValue, BuiltinMethodValue, BuiltinValue
 from .objects import C_METHODS, MISSING, is_data_descriptor, lookup_in_class
 
@@ -92,6 +93,9 @@ class ClassValue(Value):
         return self._through_metaclass(context, name, in_metaclass)
 
     def _enum_attr(self, context: CaptureContext, name: str) -> Value:
+        if name == "__members__" and lookup_in_class(type(self.cls), name) is vars(enum.EnumMeta)[name]:
+            members = AttrSource(_as_constant(self.cls), "_member_map_")
+            return MappingProxyValue(context.wrap(self.cls._member_map_, members))  # type: ignore[arg-type,attr-defined]
         real = context.run_real(getattr, (self.cls, name))
         if isinstance(real, self.cls):
             return context.known(real)

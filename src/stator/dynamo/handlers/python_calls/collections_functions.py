@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict, defaultdict, deque
+from types import MappingProxyType
 
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.interpreter.calling import calls
@@ -11,7 +12,7 @@ from stator.dynamo.interpreter.object_model.iteration import may_iterate
 from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.deques import DequeValue
-from stator.dynamo.values.containers.mappings import DictValue
+from stator.dynamo.values.containers.mappings import DictValue, MappingProxyValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.objects import MISSING
@@ -78,6 +79,13 @@ def _is_mapping(context: CaptureContext, value: Value) -> bool:
 @calls(dict)
 def _dict(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
     return _filled(context, DictValue({}), args, kwargs)
+
+
+@calls(MappingProxyType)
+def _mapping_proxy(context: CaptureContext, mapping: Value) -> Value:
+    if not isinstance(mapping, DictValue) or mapping.cls not in (dict, OrderedDict):
+        raise unsupported("new-object", f"a read-only view of {mapping.describe(context)}")
+    return MappingProxyValue(mapping)
 
 
 @calls(OrderedDict)

@@ -11,7 +11,7 @@ from stator.dynamo.host.naming import class_name
 from stator.dynamo.interpreter.generators import GeneratorValue
 from stator.dynamo.values.base import CaptureContext, Raised, Value, unsupported
 from stator.dynamo.values.containers.iterators import IteratorValue
-from stator.dynamo.values.containers.mappings import DictValue
+from stator.dynamo.values.containers.mappings import DictValue, MappingProxyValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
 from stator.dynamo.values.symbolic_numbers import is_open
@@ -100,8 +100,8 @@ def mapping_items(context: CaptureContext, value: Value) -> list[tuple[Value, Va
 
 def pairs(context: CaptureContext, value: Value) -> Iterator[tuple[Value, Value]]:
     """The pairs that `dict(value)` takes, from a mapping or from an iterable of pairs."""
-    if isinstance(value, DictValue):
-        yield from value.items(context)
+    if isinstance(value, DictValue | MappingProxyValue):
+        yield from (value if isinstance(value, DictValue) else value.shown).items(context)
         return
     for at, pair in enumerate(context.iterate(value)):
         if not may_iterate(context, pair):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
-from types import FunctionType
+from types import FunctionType, MappingProxyType
 from typing import Any
 
 from stator.base.registry import Registry
@@ -365,6 +365,48 @@ class DictViewValue(Value):
             return Load(self.source)
         base = OrderedDict if issubclass(self.owner.cls, OrderedDict) else dict
         return call_recipe(getattr(base, self.kind), reconstructor.recipe(self.owner))
+
+
+class MappingProxyValue(Value):
+    """types.MappingProxyType: a live view of a dictionary that refuses to change it."""
+
+    __slots__ = ("shown",)
+
+    def __init__(self, shown: DictValue, source: Source | None = None) -> None:
+        self.source = source
+        self.shown = shown
+
+    def python_type(self, context: CaptureContext) -> type:
+        return MappingProxyType
+
+    def truth(self, context: CaptureContext) -> bool:
+        return self.shown.plain_length(context) > 0
+
+    def length(self, context: CaptureContext) -> int:
+        return self.shown.plain_length(context)
+
+    def contains(self, context: CaptureContext, item: Value) -> bool:
+        return self.shown.has(context, item)
+
+    def get_item(self, context: CaptureContext, key: Value) -> Value:
+        return self.shown.get_item(context, key)
+
+    def iterate(self, context: CaptureContext) -> Iterator[Value]:
+        return self.shown.iterate(context)
+
+    def iterator(self, context: CaptureContext) -> Value:
+        return self.shown.iterator(context)
+
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
+        return self.shown.get_attr(context, name) if name in _OF_PROXIES else super().get_attr(context, name)
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        if self.source is not None:
+            return Load(self.source)
+        return call_recipe(MappingProxyType, reconstructor.recipe(self.shown))
+
+
+_OF_PROXIES = ("keys", "values", "items", "get", "copy")
 
 
 # ---- methods ----
