@@ -51,7 +51,7 @@ def transposed(rows: int, columns: int, dtype: torch.dtype = F32) -> Graph:
 
 
 def test_transposes_of_every_remainder_and_dtype() -> None:
-    shapes = [(16, 16), (33, 47), (5, 64), (64, 5), (17, 100), (3, 3)]
+    shapes = [(16, 16), (33, 47), (5, 64), (64, 5), (17, 100), (3, 3), (300, 33), (33, 300), (2100, 20), (20, 2100)]
     graphs = [transposed(*shape) for shape in shapes]
     narrow = (torch.bfloat16, torch.float16, torch.int16, torch.int8, torch.uint8, torch.bool)
     for dtype in (torch.int32, torch.int64, torch.float64, *narrow):

@@ -17,7 +17,7 @@ _VECTOR_UNIT, _VECTOR_TILED, _VECTOR_NEAR, _VECTOR_STRIDED, _VECTOR_GATHER = 1 /
 _SCALAR = 1.0
 _NEAR = 8  # elements between lanes that still share cache lines
 _FAR, _MANY = 1024, 512  # bytes between stores, and their number, from which each run stores to lines anew
-_MIN_TILE = 4
+_MIN_TILE, _MUCH_LONGER = 4, 3
 _MOST_WASTE = 1.25  # lanes of the vectors of a row for each of its elements, up to which scans run along lanes
 
 
@@ -93,11 +93,15 @@ def _tile_loop(kernel: Kernel, vector: int) -> int | None:
 
 
 def _along_vectors(kernel: Kernel, vector: int, tile: int) -> bool:
-    """True if more memory goes on along the vectors than along the tiles. The other jumps from tile to tile."""
+    """True if more memory goes on along the vectors than along the tiles: the other jumps from tile to tile. Of equally
+    much memory, if the loop of the vectors is much longer."""
     loads = [value.args[1] for value in kernel.values if value.name == "load" and value.loops & (1 << tile)]
     accesses = [*loads, *(store.index for store in kernel.stores)]
     on = [(index.coefficient(kernel.loops[vector]), index.coefficient(kernel.loops[tile])) for index in accesses]
-    return sum(first == 1 and second != 0 for first, second in on) > sum(second == 1 for _, second in on)
+    along_vectors = sum(first == 1 and second != 0 for first, second in on)
+    along_tiles = sum(second == 1 for _, second in on)
+    is_longer = kernel.typical[vector] >= _MUCH_LONGER * kernel.typical[tile]
+    return along_vectors > along_tiles or (along_vectors == along_tiles and is_longer)
 
 
 def _heavy_outside(kernel: Kernel, outer: tuple[int, ...], chosen: int) -> tuple[int, ...]:
