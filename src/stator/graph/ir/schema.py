@@ -28,7 +28,7 @@ class SchemaFacts:
     is_view: some return aliases an argument that is not written.
     inplace_view: changes the shape or strides of its argument in place.
     composite: the key of its kernel in C++ that calls other ATen operators, or None. Operators on lists of tensors call
-        one for each tensor.
+        one for each tensor, and `*_copy` operators call the view.
     dynamic_shape, data_dependent: the result's shape, or a Python value, depends on data.
     random: some calls draw from the random number generator (see `is_random_call`).
     communicates: takes part in communication with other processes, or waits for it.
@@ -109,12 +109,15 @@ def _inspect(target: OpOverload) -> SchemaFacts:
     )
 
 
+_COMPOSITE_KEYS = "CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"
+
+
 def _composite_key(target: OpOverload) -> torch._C.DispatchKey | None:
-    keys = torch._C.DispatchKey
-    if _has_kernel(target, "CompositeImplicitAutograd"):
-        return keys.CompositeImplicitAutograd
-    of_lists = target._schema.name.startswith("aten::_foreach_") and target not in NUMBERS_IN_A_TENSOR
-    return keys.CompositeExplicitAutograd if of_lists and _has_kernel(target, "CompositeExplicitAutograd") else None
+    name = target._schema.name
+    of_lists = name.startswith("aten::_foreach_") and target not in NUMBERS_IN_A_TENSOR
+    copies_view = name.startswith("aten::") and name.endswith("_copy") and record(target).shape is None
+    keys = _COMPOSITE_KEYS if of_lists or copies_view else _COMPOSITE_KEYS[:1]
+    return next((getattr(torch._C.DispatchKey, key) for key in keys if _has_kernel(target, key)), None)
 
 
 def has_effects(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

@@ -10,9 +10,6 @@ import torch
 
 from stator.base.errors import Unsupported
 from stator.prims.layout import is_dense, numel, wrap_dim
-from stator.prims.record import Decomposition
-from stator.prims.shape_rules.copied_views import COPIES
-from stator.prims.shape_rules.operands import overload
 from stator.prims.shape_rules.views import slice_bounds
 
 from .decomposition_decorator import cast, decomposes, iota
@@ -271,27 +268,6 @@ def channel_shuffle(self: Any, groups: Any) -> Any:
 @decomposes("narrow_copy", wide=False)
 def narrow_copy(self: Any, dim: int, start: Any, length: Any) -> Any:
     return aten.clone.default(aten.slice.Tensor(self, dim, start, start + length))
-
-
-def copy_of(view: torch._ops.OpOverload) -> Decomposition:
-    def copied(*args: Any, **kwargs: Any) -> Any:
-        result = view(*args, **kwargs)
-        if isinstance(result, (tuple, list)):
-            return [_contiguous_copy(part) for part in result]
-        return _contiguous_copy(result)
-
-    return copied
-
-
-def _contiguous_copy(tensor: Any) -> Any:
-    return aten.clone.default(tensor, memory_format=torch.contiguous_format)
-
-
-for _name in COPIES.split():
-    _base, _, _variant = _name.partition(".")
-    _view = aten.reshape.default if _name == "view" else overload(_name)
-    if _view is not None:
-        decomposes(f"{_base}_copy.{_variant}" if _variant else f"{_base}_copy", wide=False)(copy_of(_view))
 
 
 @decomposes("as_strided_scatter", wide=False)

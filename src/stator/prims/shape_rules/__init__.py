@@ -2,7 +2,6 @@
 
 from . import (
     composites,
-    copied_views,
     creation,
     distances,
     elementwise,

@@ -323,7 +323,7 @@ def select(self: Any, dim: int, index: Any) -> TensorMeta:
     return view(self, shape, stride, self.storage_offset() + (index + size if index < 0 else index) * step)
 
 
-@shape_rule(aten.split.Tensor, tags=VIEW)
+@shape_rule(aten.split.Tensor, aten.unsafe_split.Tensor, tags=VIEW)
 def split(self: Any, split_size: Any, dim: int = 0) -> list[TensorMeta]:
     if not len(self.shape):
         raise RuntimeError("split expects at least a 1-dimensional tensor")
@@ -343,7 +343,7 @@ def split(self: Any, split_size: Any, dim: int = 0) -> list[TensorMeta]:
     return parts or [slice_(self, dim, 0, 0)]
 
 
-@shape_rule(aten.split_with_sizes.default, tags=VIEW)
+@shape_rule(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default, tags=VIEW)
 def split_with_sizes(self: Any, split_sizes: Sequence[Any], dim: int = 0) -> list[TensorMeta]:
     if not len(self.shape):
         raise RuntimeError("split expects at least a 1-dimensional tensor")
