@@ -401,6 +401,24 @@ def mapping_patterns(x):
     return x + 1, out, table.reads
 
 
+def called_until(x):
+    left, caught = [1, 2, 0, 4], []
+
+    def take():
+        if not left:
+            raise StopIteration
+        return left.pop(0)
+
+    first = [x * item for item in iter(take, 0)]
+    rest = iter(take, None)
+    found = next(rest), list(rest), list(rest), iter(rest) is rest
+    try:
+        iter(3, 0)
+    except TypeError as error:
+        caught.append(str(error))
+    return first, found, left, caught, sum(iter(functools.partial(next, iter([x, x, None])), None))
+
+
 def returns_function(x):
     def g(y):
         return y + x

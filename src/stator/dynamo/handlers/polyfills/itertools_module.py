@@ -1,4 +1,5 @@
-"""`itertools` as generators. As in C, each function makes the iterators of its arguments when it is called."""
+"""`itertools`, and `iter` of a function, as generators. As in C, each function makes the iterators of its arguments
+when it is called."""
 
 from __future__ import annotations
 
@@ -233,3 +234,24 @@ def _groups(source: Iterator[Any], key: Callable[[Any], Any] | None) -> Iterator
                 return
         target, first = now, False
         yield now, standing_for(itertools._grouper, members(turn, target))  # type: ignore[attr-defined]
+
+
+_CALLING = type(iter(int, 1))
+
+
+def called_until(function: Callable[[], Any], sentinel: Any) -> Iterator[Any]:
+    """`iter(function, sentinel)`."""
+    if not callable(function):
+        raise TypeError("iter(v, w): v must be callable")
+    return standing_for(_CALLING, _called_until(function, sentinel))
+
+
+def _called_until(function: Callable[[], Any], sentinel: Any) -> Iterator[Any]:
+    while True:
+        try:
+            item = function()
+        except StopIteration:
+            return
+        if sentinel is item or sentinel == item:
+            return
+        yield item

@@ -18,6 +18,7 @@ import torch
 from stator.dynamo.graph.number_reads import may_be_read
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ConstantSource
+from stator.dynamo.handlers.polyfills.itertools_module import called_until
 from stator.dynamo.host.naming import class_name, full_name, module_of, qualified_name
 from stator.dynamo.interpreter.calling import calls, fold, run_folded
 from stator.dynamo.interpreter.long_loops import counted
@@ -282,7 +283,7 @@ def _len(context: CaptureContext, value: Value) -> Value:
 @calls(iter)
 def _iter(context: CaptureContext, value: Value, sentinel: Value | None = None) -> Value:
     if sentinel is not None:
-        raise unsupported("call-builtin", "iter() of a function and the value that ends it")
+        return context.call(context.known(called_until), [value, sentinel], {})
     return context.iterator(value)
 
 
