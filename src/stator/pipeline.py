@@ -303,7 +303,8 @@ def _program_of(
         verify_program(program)
     peak = predict_peak(program, _held(gm, program.inputs)) if predict or "part" in gm.meta else None
     recording = _recording(program, gm) if options.records else None
-    return PrintedProgram(host.print_host(program), _kernels_by_device(program), peak, recording)
+    source = host.print_host(program)
+    return PrintedProgram(source, host.compile_text(source.text), _kernels_by_device(program), peak, recording)
 
 
 def compile_exactly(
@@ -395,7 +396,7 @@ def _load(program: PrintedProgram, options: Options) -> Compiled:
     with counters.timed("build"):
         built = _build(program, options)
     counters.count("kernels", len(kernels))
-    return host.load(program.source, built)
+    return host.load(program.source, built, program.code)
 
 
 def _recording(program: Program, gm: fx.GraphModule) -> Recording | None:

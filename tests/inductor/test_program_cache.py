@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import linecache
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,9 +20,11 @@ import stator
 from stator import pipeline
 from stator.base import counters, dumps
 from stator.base.config import Options
+from stator.graph.ir import identity
 from stator.graph.ir.size_bindings import environment_of
 from stator.graph.tracing.tracer import trace
 from stator.inductor import program_cache
+from stator.inductor.codegen.host import compile_text, execute
 from stator.inductor.lower import can_lower
 from stator.inductor.program_cache import ProgramEntry
 from stator.prims import extend
@@ -242,6 +247,25 @@ def test_settings_of_torch_are_in_the_key(change: Callable[[], Callable[[], Any]
     assert None not in (before, after) and before != after
 
 
+@pytest.mark.parametrize("note", sorted(identity._UNREAD - {"place", "peak"}))
+def test_notes_that_are_not_in_the_key_are_never_read(note: str) -> None:
+    """`place` is read for messages alone, and `peak` is a result."""
+    floor = Path(stator.__file__).parent
+    for path in (*(floor / "inductor").rglob("*.py"), *(floor / "graph" / "ir").glob("*.py"), floor / "pipeline.py"):
+        reads = re.findall(rf"""meta(?:\.get\(|\[)["']{note}["']""", path.read_text())
+        assert not reads, f"{path} reads a note that no key of a program has"
+
+
+def test_a_library_s_operator_is_in_the_key_by_its_schema() -> None:
+    names = []
+    for schema in ("(Tensor x) -> Tensor", "(Tensor x, int by=1) -> Tensor"):
+        with torch.library._scoped_library("program_cache_test", "DEF") as library:
+            library.define(f"some{schema}")
+            library.impl("some", torch.clone, "CPU")
+            names.append(identity._text(torch.ops.program_cache_test.some.default))
+    assert names[0] != names[1]
+
+
 # ---- what is not kept
 
 
@@ -289,6 +313,17 @@ def test_explanations_look_at_all_stages() -> None:
 
 
 # ---- files
+
+
+def test_tracebacks_show_the_lines_of_a_text_as_long_as_a_program_of_it_lives() -> None:
+    text = "def bind(rt):\n    def call():\n        return ()\n    return call\n"
+    programs = [execute(text, None), execute(text, None, compile_text(text))]  # type: ignore[arg-type]
+    (name,) = {program.__code__.co_filename for program in programs}
+    for _ in range(2):
+        assert linecache.getline(name, 2) == "    def call():\n"
+        programs.pop()
+        gc.collect()
+    assert name not in linecache.cache
 
 
 def test_a_damaged_file_is_made_again(cache: Path) -> None:

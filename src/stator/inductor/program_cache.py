@@ -12,12 +12,14 @@ import dataclasses
 import functools
 import hashlib
 import json
+import marshal
 import os
 import sys
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import torch
@@ -40,7 +42,7 @@ from stator.runtime.toolchain import digest
 from .program.peak import Peak
 from .program.steps import HostSource, KernelSource
 
-_FORMAT = "programs-2"  # change it with the stored format
+_FORMAT = "programs-4"  # change it with the stored format
 _MOST_BYTES = 1 << 20  # of a program's constants
 # Options that no program depends on
 _FRONT_END = ("guard_filter_fn", "recompile_limit", "free_parameters", "threads", "verify")
@@ -61,9 +63,11 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class PrintedProgram:
-    """All of a program that is needed to load it. kernels: by device. peak: the memory that a call needs, if asked."""
+    """All of a program that is needed to load it. code: of the source. kernels: by device. peak: the memory that a call
+    needs, if asked."""
 
     source: HostSource
+    code: CodeType
     kernels: dict[str, list[KernelSource]]
     peak: Peak | None = None
     recording: Recording | None = None
@@ -189,6 +193,7 @@ def _to_bytes(program: PrintedProgram) -> bytes | None:
         return None
     form = {
         "text": source.text,
+        "code": base64.b64encode(marshal.dumps(program.code)).decode(),
         "constants": {name: _described(value) for name, value in source.constants.items()},
         "kernels": {
             device: [(one.name, one.symbol, one.source, one.language) for one in kernels]
@@ -219,20 +224,21 @@ def _from_bytes(data: bytes) -> PrintedProgram:
         inputs = InputDescription(tuple(tensors), frozenset(parameters), frozenset(written), places, boxed)
         recording = Recording(device, refused, inputs, need)
     peak = Peak(*form["peak"]) if form["peak"] else None
-    return PrintedProgram(HostSource(form["text"], {}, constants), kernels, peak, recording)
+    code = marshal.loads(base64.b64decode(form["code"]))
+    return PrintedProgram(HostSource(form["text"], {}, constants), code, kernels, peak, recording)
 
 
 _DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 
 
 def _described(value: torch.Tensor) -> tuple[Any, ...]:
-    contents = base64.b85encode(contents_of(value)).decode()
+    contents = base64.b64encode(contents_of(value)).decode()
     return DTYPE_NAMES[value.dtype], str(value.device), tuple(value.shape), value.stride(), contents
 
 
 def _tensor(dtype: str, device: str, shape: list[int], stride: list[int], contents: str) -> torch.Tensor:
     with torch._C._InferenceMode(False), torch.no_grad(), torch._C._DisableTorchDispatch():
-        data = bytearray(base64.b85decode(contents))
+        data = bytearray(base64.b64decode(contents))
         flat = torch.frombuffer(data, dtype=_DTYPES[dtype]) if data else torch.empty(0, dtype=_DTYPES[dtype])
         made = torch.empty_strided(shape, stride, dtype=_DTYPES[dtype], device=device)
         return made.copy_(flat.view(shape))

@@ -95,7 +95,7 @@ def _operator(target: OpOverload) -> str:
     if target.namespace in _BUILT_IN:
         return f"{target}"
     info = op_info(target)  # a library of the program may define it in another way tomorrow
-    return f"{target} {target._schema} {sorted(map(str, target.tags))} {info.composite}"
+    return f"{target} {target._schema} {sorted(map(str, target.tags))} {sorted(info.record.tags)} {info.composite}"
 
 
 def _meta(meta: TensorMeta) -> str:
