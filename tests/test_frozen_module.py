@@ -314,6 +314,16 @@ def test_training_mode_is_refused() -> None:
     agree(frozen.eval(), model.eval(), tokens())
 
 
+def test_a_part_that_trains_later_computes_as_in_eager() -> None:
+    model, x = Images().eval(), images()
+    eager, frozen = copy.deepcopy(model), stator.freeze(model)
+    agree(frozen, eager, x)
+    for each in (model, eager):
+        each.stem[1].train()
+    agree(frozen, eager, x)
+    assert_same(model.stem[1].running_mean, eager.stem[1].running_mean, FUSED)
+
+
 def test_quantized_layers_are_not_refused() -> None:
     """Quantization puts layers into an evaluated model whose flag says that they train."""
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.5)).eval()
