@@ -33,9 +33,9 @@ from .views import permute, reshape
 Tap = tuple[Index, Ref | None, Index]
 Steps = tuple[Sequence[Any], Sequence[Any], Sequence[Any]]  # stride, padding, dilation
 
-# Gradients by weights: the most neighbouring positions of an iteration, the channels that a program runs side by
-# side, and the iterations of the shortest part
-_MOST_TOGETHER, _LANES, _SHORTEST_PART = 8, 64, 8
+# Gradients by weights: the most taps, the most neighbouring positions of an iteration, the channels that a program
+# runs side by side, and the iterations of the shortest part
+_MOST_SUMS, _MOST_TOGETHER, _LANES, _SHORTEST_PART = 25, 8, 64, 8
 _PARTS, _POSITIONS = (tuple(Symbol(f"{kind}{at}") for at in range(4)) for kind in "ir")
 _CHANNEL = Symbol("i4")
 
@@ -108,6 +108,11 @@ def depthwise_gradient(
             yield tuple(at), inside if exists is None else exists, tuple(tap)
 
     return _sums(builder, grad, weight, taps, builder.meta[0], channels_last)
+
+
+def adds_up_taps(kernel: Sequence[int]) -> bool:
+    """True if loops for the gradient by the weight are no slower than the library, and compile quickly."""
+    return math.prod(kernel) <= _MOST_SUMS
 
 
 def depthwise_weight_gradient(
