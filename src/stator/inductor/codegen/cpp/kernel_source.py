@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -58,13 +58,24 @@ def print_kernel(
     if emitter.uses_error:
         lines.append(f"    int64_t *error = {error};")
     lines += body
-    if emitter.threads is not None and body:  # pointers are declared inside, so that they are known not to alias
-        lines = [f"    in_parallel({emitter.threads}, [=] {{", *[f"    {line}" for line in lines], "    });"]
+    threads = emitter.threads
     leave = [*_report_empty_dimensions(kernel, error), *_leave_empty_loops(kernel)] if body else []
-    names = kernel.indices.arguments.names
-    sizes = [f"    const int64_t {name} = sizes[{at}];" for at, name in enumerate(names.values())]
+    names = kernel.indices.arguments.names  # of all sizes that the text above reads
+    sizes = _sizes(names.values())
+    if threads is not None and body:
+        lines = _region(threads, sizes, lines)
     parameters = "void *const *pointers, int64_t const *sizes" if names else "void *const *pointers"
     return _source(group, [f"({parameters}) {{", *sizes, *leave, *lines, "}", ""], tuple(names))
+
+
+def _sizes(names: Iterable[str]) -> list[str]:
+    return [f"    const int64_t {name} = sizes[{at}];" for at, name in enumerate(names)]
+
+
+def _region(threads: str, sizes: Sequence[str], lines: Sequence[str]) -> list[str]:
+    """Text that runs in several threads. Pointers and sizes are declared inside, so that they are known not to alias:
+    a store of a vector might change what the region captured, which each turn of a loop would read again."""
+    return [f"    in_parallel({threads}, [=] {{", *[f"    {line}" for line in (*sizes, *lines)], "    });"]
 
 
 def _source(group: Group, lines: Sequence[str], sizes: tuple[ExprLike, ...]) -> KernelSource:
@@ -96,9 +107,9 @@ def _pointers(
 def _convolution(group: ConvolutionGroup, buffers: Mapping[str, Buffer], knowledge: SizeKnowledge) -> KernelSource:
     printed = print_convolution(group, buffers, knowledge)
     names = printed.kernel.indices.arguments.names
-    sizes = [f"    const int64_t {name} = sizes[{at}];" for at, name in enumerate((*names.values(), *printed.sizes))]
+    sizes = _sizes((*names.values(), *printed.sizes))
     body = [*_pointers(group, buffers, printed.pointers, ()), *[f"    {line}" for line in printed.statements]]
-    lines = ["    in_parallel(threads_for(work), [=] {", *[f"    {line}" for line in body], "    });"]
+    lines = _region("threads_for(work)", sizes, body)
     head = "(void *const *pointers, int64_t const *sizes) {"
     return _source(group, [head, *sizes, *lines, "}", ""], (*names, *printed.sizes.values()))
 
