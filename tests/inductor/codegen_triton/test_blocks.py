@@ -56,7 +56,7 @@ def test_group_norm_of_nhwc_images_reads_neighbouring_channels(dtype):
     assert found[-1][1].r_block == 1
 
 
-@pytest.mark.parametrize(("taps", "each"), [(3, 2), (5, 1), (7, 1)])
+@pytest.mark.parametrize(("taps", "each"), [(3, 2), (5, 1)])
 def test_sums_of_depthwise_taps_fit_in_registers(taps, each):
     def function(grad, x, weight):
         rest = ([1, 1], [taps // 2] * 2, [1, 1], False, [0, 0], 64, [False, True, False])
