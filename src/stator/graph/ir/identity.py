@@ -26,9 +26,8 @@ from .size_bindings import SYMBOLIC, ResultPlace, SizeBinding, environment_of
 
 # What compiling a functional graph never reads: where nodes came from, and notes of earlier stages and for later ones
 _UNREAD = frozenset(("place", "origin", "backward", "checkpoint", "requires_grad", "again", "peak"))
-_BUILT_IN = frozenset(
-    ("aten", "prims", "stator", "mkldnn", "mkl", "onednn")
-)  # fixed by the versions of torch and stator
+# Namespaces whose operators are fixed by the versions of torch and stator
+_BUILT_IN = frozenset(("aten", "prims", "stator", "mkldnn", "mkl", "onednn"))
 _MOST_BYTES = 1 << 14  # of a constant
 
 

@@ -139,7 +139,7 @@ class CudaCapture:
             # A capture cannot take back memory that the allocator has cached
             torch.cuda.empty_cache()
         try:
-            return self._capture(run, pool, need)
+            return self._capture(run, pool, 0)  # there may be room for all tensors, but not for one segment
         except torch.OutOfMemoryError as error:
             raise CaptureFailed("there is not enough memory") from error
 
