@@ -75,7 +75,7 @@ def test_products_as_the_rule_chooses(mode: str, rows: int, dtype: torch.dtype) 
 
 @only_cuda
 @pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("rows", (5, 128))
+@pytest.mark.parametrize("rows", (5, 128, 1300))
 def test_each_tile_that_timing_may_choose(rows: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     from stator.inductor.codegen.triton import tiles, tuning
 

@@ -31,7 +31,8 @@ def with_random_tiles(chance: random.Random) -> None:
         split = 1
         if may_share_depth and isinstance(group.products.depth, int) and group.products.depth % 2 == 0:
             split = chance.choice((1, 2))
-        return Tile(chance.choice((16, 32)), chance.choice((16, 32, 64)), depth, 4, 2, split)
+        programs = chance.choice((0, 1, 3)) if len(group.products.parts) == 1 else 0
+        return Tile(chance.choice((16, 32)), chance.choice((16, 32, 64)), depth, 4, 2, split, programs)
 
     triton.choose_tile = choose
 

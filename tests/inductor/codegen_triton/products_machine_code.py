@@ -58,6 +58,8 @@ CASES: dict[str, tuple[Callable[..., Any], list[torch.Tensor], bool]] = {
     "one row": (activated, [half(1, 768), half(3072, 768), half(3072)], False),
     "shared depth": (normalized, [half(128, 3072), half(3072, 768), half(768), half(128, 768)], True),
     "two weights, tile by tile": (gated, [half(128, 1024), half(2816, 1024), half(2816, 1024)], False),
+    "several tiles a program": (activated, [half(2048, 768), half(3072, 768), half(3072)], False),
+    "two weights, several tiles a program": (gated, [half(4096, 1024), half(2816, 1024), half(2816, 1024)], False),
     "a table of words": (lambda x, words: x @ words.t(), [half(128, 768), half(30522, 768)], False),
     "a batch": (lambda x, y: (x @ y).transpose(0, 1).contiguous(), [half(12, 128, 128), half(12, 128, 64)], False),
 }
@@ -97,6 +99,8 @@ def main() -> None:
         for failure in failures([source for _, source in found], [(80, "int32", True), (90, "int64", False)]):
             print(f"FAILED {name}: {failure}")
         tile, source = found[0]
+        if (tile.programs > 0) is not ("several tiles" in name):
+            print(f"FAILED {name}: {tile}")
         multiplies = "wgmma.mma_async" if tile.rows >= 64 else "mma.sync"
         if multiplies not in ptx_of(source, 90):
             print(f"FAILED {name}: no tensor cores compute it\n{source.source}")

@@ -170,6 +170,13 @@ def test_tiles_that_a_device_refuses_are_left_out(device: FakeDevice) -> None:
     assert tile is not None and tile.columns < 128
 
 
+def test_programs_may_compute_several_tiles_where_there_are_many(device: FakeDevice) -> None:
+    device.times = lambda text: 5.0 if "flatten=True" in text else 9.0
+    for rows, programs in ((2048, 132), (256, 0)):
+        (tile,) = launched(lambda x, weight: F.gelu(x @ weight), product(rows, 768, 3072), tuning.Tuner)
+        assert tile is not None and tile.programs == programs
+
+
 def test_each_share_of_the_depth_has_sums_of_its_own(device: FakeDevice) -> None:
     chosen()
     assert {ROWS * COLUMNS * split for split in (1, 2, 3, 4)} == set(device.results)

@@ -39,7 +39,8 @@ class ProductPart:
 @dataclass(frozen=True, slots=True)
 class Tile:
     """How programs share the work: each computes rows x columns of a result, in steps of `depth`. split: programs that
-    share the depth; each stores sums of its own, which the loops behind add up."""
+    share the depth; each stores sums of its own, which the loops behind add up. programs: at most so many, which
+    compute one tile after the other, of a launch of one part; 0 stands for a program for each tile."""
 
     rows: int
     columns: int
@@ -47,6 +48,7 @@ class Tile:
     warps: int
     stages: int
     split: int = 1
+    programs: int = 0
 
 
 @dataclass(frozen=True, slots=True)

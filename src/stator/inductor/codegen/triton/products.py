@@ -1,8 +1,9 @@
 """Prints matrix products with the loops that follow them as one Triton kernel.
 
 A program computes a tile of the result of one part: the sums of products in float32, in steps along the depth, then the
-values of the epilogue for each element of the tile. Programs are divided between the parts by columns. Nothing here
-decides which products are worth a kernel, or on tiles.
+values of the epilogue for each element of the tile. Tiles are divided between the parts by columns. A program may
+compute several tiles, one after the other: the compiler makes one loop of theirs, which loads the sides of the next
+tile while the epilogue of the last one runs. Nothing here decides which products are worth a kernel, or on tiles.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def print_products(group: ProductGroup, buffers: Mapping[str, Buffer], knowledge
     body = printer.print()
     tile = products.tile
     blocks = {"ROWS": tile.rows, "COLUMNS": tile.columns, "DEPTH": tile.depth}
-    grid = " * ".join([printer.row_tiles, printer.starts[-1], kernels[0].text(products.batch)])
+    grid = f"min({printer.tiles}, {tile.programs})" if tile.programs else printer.tiles
     index, sizes = index_type(kernels, printer.lanes()), kernels[0].indices.arguments.names
     text = "\n".join([*typed_sizes(kernels[0]), *body])
     return PrintedPart(text, blocks, tile.warps, grid, None, index, sizes, tile.stages)
@@ -66,6 +67,7 @@ class _Printer(Statements):
         columns = [part.columns for part in products.parts]
         # by part: the tiles of all parts before it; then the tiles of all parts
         self.starts = [self._tiles(columns[:at], self.tile.columns) for at in range(len(columns) + 1)]
+        self.tiles = " * ".join([self.row_tiles, self.starts[-1], self.text(products.batch)])
 
     def _tiles(self, sizes: Sequence[ExprLike], block: int) -> str:
         """How many blocks cover these sizes."""
@@ -74,6 +76,19 @@ class _Printer(Statements):
         return f"({' + '.join([*counts, str(known)])})" if counts else str(known)
 
     def print(self) -> list[str]:
+        if not self.tile.programs:
+            self.line("program = tl.program_id(0).to(INDEX)")
+            self._tile()
+            return self.lines
+        assert len(self.products.parts) == 1, "Triton 3.6 makes one loop only of loops without branches"
+        first, step = "tl.program_id(0).to(INDEX)", self.tile.programs
+        self.line(f"for tile in tl.range({first}, {self.tiles}, {step}, flatten=True):")
+        with self.indented():
+            self.line("program = tile")
+            self._tile()
+        return self.lines
+
+    def _tile(self) -> None:
         self._place()
         self._choose_part()
         self._loops()
@@ -81,7 +96,6 @@ class _Printer(Statements):
         for at in range(len(self.products.parts)):
             with self._only_in(at):
                 self._epilogue(at)
-        return self.lines
 
     def lanes(self) -> Iterator[Expr]:
         """Bounds on the places of the sides' elements."""
@@ -96,8 +110,7 @@ class _Printer(Statements):
                 yield _end(right, products.batch, depth, columns)
 
     def _place(self) -> None:
-        """The tile of a program. Neighbouring programs share columns of the right side, in few rows of tiles."""
-        self.line("program = tl.program_id(0).to(INDEX)")
+        """The place of a tile. Neighbours share columns of the right side, in few rows of tiles."""
         if self.products.batch != 1:
             self.line(f"tiles = {self.row_tiles} * {self.starts[-1]}")
             self.line("x0 = program // tiles")

@@ -25,6 +25,8 @@ _FEW = (_DEEP_FLAT, _SMALL_FLAT, _FLAT, Tile(16, 64, 128, 4, 4))
 _SOME = (_SQUARE, _NARROW, _SLIM, Tile(64, 64, 128, 4, 3), _WIDE)
 _MANY = (Tile(128, 128, 64, 8, 3), _WIDE, Tile(128, 64, 64, 4, 4), Tile(128, 128, 64, 4, 4), Tile(128, 256, 64, 8, 3))
 _SPLITS = (4, 3, 2)
+# For programs that compute several tiles each, as many as one multiprocessor has shared memory for
+_LOOPED = (Tile(128, 256, 64, 8, 3), Tile(128, 128, 64, 8, 4), Tile(128, 128, 64, 4, 4))
 
 # Bounds of what was timed
 _MOST_DEPTH = 1024  # that one program adds up: the library shares a greater depth, too
@@ -141,16 +143,25 @@ def _divides(split: int, depth: object) -> bool:
 def candidates(group: ProductGroup, may_share_depth: bool, *, lowered: Lowered) -> list[Tile]:
     """The tiles worth timing, at most eight: the rule's own first."""
     products = group.products
-    rows, columns = lowered.sizes.hints([products.rows, products.parts[0].columns])
+    batch, rows, columns = lowered.sizes.hints([products.batch, products.rows, products.parts[0].columns])
     usual = _FEW if rows <= _FEW_ROWS else _MANY if rows > 256 or columns > _TABLE else _SOME
     chosen = choose_tile(group, may_share_depth, lowered=lowered)
     found = {} if chosen is None else {chosen: None}
-    for split in _SPLITS if may_share_depth else ():
+    most = _multiprocessors(lowered.buffers[products.left.buffer].layout.device)
+    tiles = _LOOPED if len(products.parts) == 1 else ()
+    looped = [replace(tile, programs=most) for tile in tiles if batch * _programs(tile, rows, columns) > most]
+    for tile in looped:
+        found.setdefault(tile)
+    for split in _SPLITS if may_share_depth and not looped else ():
         if _divides(split, products.depth):
             found.setdefault(replace(usual[0], split=split))
     for tile in usual:
         found.setdefault(tile)
     return [tile for tile in found if _fits(tile, len(products.parts[0].rights))][:MOST]
+
+
+def _multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else _MULTIPROCESSORS
 
 
 def _fits(tile: Tile, rights: int) -> bool:
