@@ -12,6 +12,7 @@ import torch
 import stator.prims
 from stator.prims.levels import PARTLY_MADE_OF_PRIMS
 from stator.prims.record import OpRecord, TensorMeta, decomposition, records, shape_rule
+from stator.prims.refusal import Refused
 from stator.prims.shape_rules.operands import overloads
 
 FOLDER = Path(stator.prims.__file__).parent
@@ -80,9 +81,9 @@ def test_in_place_operators_return_their_argument() -> None:
 def test_in_place_operators_refuse_what_does_not_fit() -> None:
     add = records[torch.ops.aten.add_.Tensor].shape
     assert add is not None
-    with pytest.raises(RuntimeError, match=r"doesn't match the broadcast shape \[2, 3\]"):
+    with pytest.raises(Refused):
         add(torch.ones(3), torch.ones(2, 3))
-    with pytest.raises(RuntimeError, match="result type Float can't be cast to the desired output type Long"):
+    with pytest.raises(Refused):
         add(torch.ones(3, dtype=torch.int64), torch.ones(3))
 
 

@@ -21,6 +21,7 @@ from stator.graph.ir.schema import SchemaFacts, argument, arguments_of_twin, fun
 from stator.prims.devices import CPU, as_device
 from stator.prims.layout import numel
 from stator.prims.record import ShapeRule, TensorMeta
+from stator.prims.refusal import Refused
 from stator.prims.type_promotion import number_dtype
 
 from .constant_tracking import UNINITIALIZED_FACTORIES, track_factory, track_write
@@ -30,6 +31,7 @@ from .fake_tensor import flat_tensors
 from .meta_kernels import infer_by_meta_kernel
 from .number_stand_ins import DataDependent as DataDependent
 from .number_stand_ins import Number, holds_numbers, replace_numbers, stand_in, takes_unknown_numbers
+from .refused_arguments import eager_error
 from .symbolic_rules import by_rule, has_symbols
 from .wrapper_subclasses import WrapperLayout, is_wrapper_class, refuse_moved_generators, with_gradient_of
 from .writes import check_keeps_storage, check_overlap
@@ -279,14 +281,19 @@ class FakeMode(TorchDispatchMode):
         kernel."""
         rule = info.record.shape
         if rule is not None:
-            metas = self._ruled(rule, args, kwargs, tensors)
+            metas = self._ruled(info.target, rule, args, kwargs, tensors)
             if metas is not NotImplemented:
                 return metas
         check_keeps_storage(info)
         return infer_by_meta_kernel(self, info, args, kwargs, result_device(args, kwargs, tensors))
 
-    def _ruled(self, rule: ShapeRule, args: Sequence[Any], kwargs: dict[str, Any], tensors: list[FakeTensor]) -> Any:
-        return by_rule(rule, args, kwargs) if has_symbols(tensors) else rule(*args, **kwargs)
+    def _ruled(
+        self, target: OpOverload, rule: ShapeRule, args: Any, kwargs: dict[str, Any], tensors: list[FakeTensor]
+    ) -> Any:
+        try:
+            return by_rule(rule, args, kwargs) if has_symbols(tensors) else rule(*args, **kwargs)
+        except Refused:
+            raise eager_error(target, args, kwargs) from None
 
     def _wrap(self, info: SchemaFacts, metas: Any, tensors: list[FakeTensor]) -> Any:
         if isinstance(metas, (tuple, list)):
@@ -347,7 +354,7 @@ class FakeMode(TorchDispatchMode):
         rule = None if twin is None else op_info(twin).record.shape
         if twin is not None and rule is not None:
             inputs = {name: value for name, value in kwargs.items() if name not in info.mutates}
-            metas = self._ruled(rule, arguments_of_twin(info.target, twin, args, inputs), inputs, tensors)
+            metas = self._ruled(twin, rule, arguments_of_twin(info.target, twin, args, inputs), inputs, tensors)
             written = flat_tensors([argument(info, args, kwargs, where) for where in info.mutates])
             if [(fake.meta.shape, fake.meta.dtype) for fake in written] == [
                 (meta.shape, meta.dtype) for meta in flat_tensors(metas, TensorMeta)

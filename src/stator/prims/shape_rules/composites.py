@@ -18,6 +18,7 @@ from stator.prims.layout import (
     is_contiguous,
 )
 from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.refusal import refuse_if
 
 from .neural_networks.convolution import convolution
 from .neural_networks.losses import nll_loss2d_forward, nll_loss_forward
@@ -82,11 +83,7 @@ def group_norm(
     eps: float = 1e-5,
     cudnn_enabled: bool = True,
 ) -> TensorMeta:
-    if input.shape[1] % num_groups != 0:
-        raise RuntimeError(
-            f"Expected number of channels in input to be divisible by num_groups, but got input of shape "
-            f"{list(input.shape)} and num_groups={num_groups}"
-        )
+    refuse_if(input.shape[1] % num_groups != 0)
     return batch_norm_result(input)
 
 
@@ -105,17 +102,9 @@ def rms_norm(input: Any, normalized_shape: Sequence[Any], weight: Any = None, ep
 def matmul(self: Any, other: Any) -> TensorMeta:
     """Vectors count as a row on the left and a column on the right; leading dimensions broadcast."""
     first, second = tuple(self.shape), tuple(other.shape)
-    if not first or not second:
-        raise RuntimeError(
-            f"both arguments to matmul need to be at least 1D, but they are {len(first)}D and {len(second)}D"
-        )
-    if self.dtype is not other.dtype:
-        raise RuntimeError(f"expected m1 and m2 to have the same dtype, but got: {self.dtype} != {other.dtype}")
+    refuse_if(not first or not second or self.dtype is not other.dtype)
     inner = second[0] if len(second) == 1 else second[-2]
-    if first[-1] != inner:
-        raise RuntimeError(
-            f"mat1 and mat2 shapes cannot be multiplied ({list(first)} and {list(second)}): {first[-1]} is not {inner}"
-        )
+    refuse_if(first[-1] != inner)
     rows = first[-2:-1] if len(first) > 1 else ()
     columns = second[-1:] if len(second) > 1 else ()
     shape = (*broadcast_shapes(first[:-2], second[:-2]), *rows, *columns)

@@ -22,6 +22,7 @@ from stator.prims.layout import (
     surely,
 )
 from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.refusal import refuse_if
 from stator.prims.type_promotion import check_range, common_dtype, number_dtype
 
 from .like_arguments import preserved
@@ -36,8 +37,7 @@ def factory_result(
 ) -> TensorMeta:
     shape = tuple(size)
     for extent in shape:
-        if extent < 0:
-            raise RuntimeError(f"Trying to create tensor with negative dimension {extent}: {list(shape)}")
+        refuse_if(extent < 0)
     return TensorMeta(shape, format_strides(shape, memory_format), dtype, as_device(device))
 
 
@@ -184,10 +184,7 @@ def arange_step(
     start: Any, end: Any, step: Any = 1, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
 ) -> TensorMeta:
     dtype = range_dtype(dtype, start, end, step)
-    if step == 0:
-        raise RuntimeError("step must be nonzero")
-    if (step > 0 and end < start) or (step < 0 and end > start):
-        raise RuntimeError("upper bound and lower bound inconsistent with step sign")
+    refuse_if(step == 0 or (step > 0 and end < start) or (step < 0 and end > start))
     if dtype is torch.int64:  # eager then truncates the bounds
         start, end, step = (math.trunc(bound) if isinstance(bound, float) else bound for bound in (start, end, step))
     if all(isinstance(bound, (int, torch.SymInt)) for bound in (start, end, step)):
@@ -201,8 +198,7 @@ def arange_step(
 def linspace(
     start: Any, end: Any, steps: Any, *_base: Any, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
 ) -> TensorMeta:
-    if steps < 0:
-        raise RuntimeError("number of steps must be non-negative")
+    refuse_if(steps < 0)
     if dtype is None:
         is_complex = isinstance(start, complex) or isinstance(end, complex)
         dtype = number_dtype(1j if is_complex else 1.0)
@@ -275,10 +271,7 @@ def _check_source_of_copy(self: Any, src: Any) -> None:
         surely(own == target) or surely(own == 1) or holds(own == target)
         for own, target in zip(src.shape, self.shape[missing:], strict=True)
     )
-    if not fits and numel(tuple(src.shape)) != 1:
-        raise RuntimeError(
-            f"The expanded size of the tensor {list(self.shape)} must match the existing size {list(src.shape)}"
-        )
+    refuse_if(not fits and numel(tuple(src.shape)) != 1)
 
 
 @shape_rule(aten.copy.default, tags=CREATION)
@@ -306,10 +299,7 @@ def copy_(self: Any, src: Any, non_blocking: bool = False) -> TensorMeta:
 def linspace_of_tensors(
     start: Any, end: Any, steps: Any, *_base: Any, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
 ) -> TensorMeta:
-    if steps < 0:
-        raise RuntimeError("number of steps must be non-negative")
-    if any(len(getattr(bound, "shape", ())) for bound in (start, end)):
-        raise RuntimeError("linspace and logspace only support 0-dimensional start and end tensors")
+    refuse_if(steps < 0 or any(len(getattr(bound, "shape", ())) for bound in (start, end)))
     given = [
         bound.dtype.is_complex if hasattr(bound, "dtype") else isinstance(bound, complex) for bound in (start, end)
     ]

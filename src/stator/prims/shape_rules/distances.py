@@ -9,6 +9,7 @@ import torch
 
 from stator.prims.layout import broadcast_shapes
 from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.refusal import refuse_if
 from stator.prims.type_promotion import common_dtype
 
 from .operands import fresh, overloads
@@ -20,12 +21,7 @@ REDUCTION = ("reduction",)
 @shape_rule(*overloads("_cdist_forward"), tags=REDUCTION)
 def cdist_forward(x1: Any, x2: Any, p: float, compute_mode: int | None) -> TensorMeta:
     first, second = tuple(x1.shape), tuple(x2.shape)
-    if p < 0:
-        raise RuntimeError("cdist only supports non-negative p values")
-    if len(first) < 2 or len(second) < 2:
-        raise RuntimeError(f"cdist only supports at least 2D tensors, X1 got: {len(first)}D, X2 got: {len(second)}D")
-    if first[-1] != second[-1]:
-        raise RuntimeError(f"X1 and X2 must have the same number of columns. X1: {first[-1]} X2: {second[-1]}")
+    refuse_if(p < 0 or len(first) < 2 or len(second) < 2 or first[-1] != second[-1])
     return fresh((*broadcast_shapes(first[:-2], second[:-2]), first[-2], second[-2]), x1)
 
 
@@ -37,8 +33,7 @@ def euclidean_dist(x1: Any, x2: Any) -> TensorMeta:
 @shape_rule(*overloads("_pdist_forward"), tags=REDUCTION)
 def pdist_forward(self: Any, p: float = 2.0) -> TensorMeta:
     """The upper triangle of a matrix of distances, n(n - 1)/2 numbers."""
-    if p < 0:
-        raise RuntimeError("pdist only supports non-negative p values")
+    refuse_if(p < 0)
     rows = self.shape[0]
     return fresh((rows * (rows - 1) // 2,), self)
 
@@ -52,8 +47,7 @@ def dist(self: Any, other: Any, p: Any = 2) -> TensorMeta:
 
 @shape_rule(*overloads("histc"), tags=REDUCTION)
 def histc(self: Any, bins: Any = 100, min: Any = 0, max: Any = 0) -> TensorMeta:
-    if bins <= 0:
-        raise RuntimeError("bins must be > 0")
+    refuse_if(bins <= 0)
     return fresh((bins,), self)
 
 

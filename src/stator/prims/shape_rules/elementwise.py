@@ -12,6 +12,7 @@ import torch
 
 from stator.prims.layout import Sizes, broadcast_shapes, elementwise_strides, preserved_strides
 from stator.prims.record import ShapeRule, TensorMeta, shape_rule
+from stator.prims.refusal import refuse_if
 from stator.prims.type_promotion import (
     REAL_OF_COMPLEX,
     Kind,
@@ -30,9 +31,7 @@ from .operands import (
     elementwise,
     fresh,
     in_place_rule,
-    not_implemented_for,
     overloads,
-    scalar_type,
     unchanged_argument,
     with_in_place,
 )
@@ -105,8 +104,9 @@ def name_of(target: Any) -> str:
 
 def unary(kind: Kind, name: str = "") -> ShapeRule:
     def rule(self: Any, *_args: Any, **_options: Any) -> TensorMeta:
-        if (name in NOT_OF_BOOL and self.dtype is torch.bool) or (name in NOT_OF_COMPLEX and self.dtype.is_complex):
-            raise not_implemented_for(name, self.dtype)
+        refuse_if(
+            (name in NOT_OF_BOOL and self.dtype is torch.bool) or (name in NOT_OF_COMPLEX and self.dtype.is_complex)
+        )
         return unary_meta(self, apply_kind(self.dtype, kind))
 
     return rule
@@ -119,8 +119,7 @@ def unary_meta(self: Any, dtype: torch.dtype) -> TensorMeta:
 
 def unary_float(name: str) -> ShapeRule:
     def rule(self: Any, *numbers: Any, **_options: Any) -> TensorMeta:
-        if is_integral(self.dtype):
-            raise not_implemented_for(name, self.dtype)
+        refuse_if(is_integral(self.dtype))
         check_range(computation_dtype(self.dtype), *numbers)
         return unary_meta(self, self.dtype)
 
@@ -131,8 +130,7 @@ def binary(kind: Kind, name: str = "") -> ShapeRule:
     def rule(self: Any, other: Any, *_args: Any, **_options: Any) -> TensorMeta:
         operands = (self, other)
         dtype = common_dtype(operands)
-        if name in NOT_OF_INTEGERS and is_integral(dtype):
-            raise not_implemented_for(name, dtype)
+        refuse_if(name in NOT_OF_INTEGERS and is_integral(dtype))
         result = apply_kind(dtype, kind)
         return elementwise(operands, result, dtype if kind is Kind.ALWAYS_BOOL else result)
 
@@ -157,8 +155,7 @@ shape_rule(*overloads(GRADIENTS), tags=("pointwise",))(gradient)
 
 @with_in_place(aten.abs.default, tags=("pointwise",))
 def abs_(self: Any) -> TensorMeta:
-    if self.dtype is torch.bool and self.device.type == "cpu":
-        raise not_implemented_for("abs_cpu", self.dtype)
+    refuse_if(self.dtype is torch.bool and self.device.type == "cpu")
     if not self.dtype.is_complex:
         return unary_meta(self, self.dtype)
     shape = tuple(self.shape)
@@ -167,18 +164,13 @@ def abs_(self: Any) -> TensorMeta:
 
 @shape_rule(aten.polygamma.default, tags=("pointwise",))
 def polygamma(n: int, self: Any) -> TensorMeta:
-    if n < 0:
-        raise RuntimeError("polygamma(n, x) does not support negative n.")
+    refuse_if(n < 0)
     return unary_meta(self, apply_kind(self.dtype, Kind.INT_TO_FLOAT))
 
 
 @with_in_place(aten.neg.default, tags=("pointwise",))
 def neg(self: Any) -> TensorMeta:
-    if self.dtype is torch.bool:
-        raise RuntimeError(
-            "Negation, the `-` operator, on a bool tensor is not supported. If you are trying to invert a mask, use "
-            "the `~` or `logical_not()` operator instead."
-        )
+    refuse_if(self.dtype is torch.bool)
     return unary_meta(self, self.dtype)
 
 
@@ -196,12 +188,7 @@ def add(self: Any, other: Any, alpha: Any = 1) -> TensorMeta:
 
 @with_in_place(aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Tensor, aten.rsub.Scalar, tags=("pointwise",))
 def sub(self: Any, other: Any, alpha: Any = 1) -> TensorMeta:
-    bools = self.dtype is torch.bool, number_or_dtype(other) is torch.bool
-    if any(bools):
-        which, instead = "a bool tensor", "If you are trying to invert a mask, use the `~` or `logical_not()`"
-        if all(bools):
-            which, instead = "two bool tensors", "Use the `^` or `logical_xor()`"
-        raise RuntimeError(f"Subtraction, the `-` operator, with {which} is not supported. {instead} operator instead.")
+    refuse_if(self.dtype is torch.bool or number_or_dtype(other) is torch.bool)
     return add(self, other, alpha)
 
 
@@ -221,12 +208,11 @@ def div_mode(self: Any, other: Any, *, rounding_mode: str | None = None) -> Tens
 
 @with_in_place(aten.clamp.default, aten.clamp.Tensor, tags=("pointwise",))
 def clamp(self: Any, min: Any = None, max: Any = None) -> TensorMeta:
-    if min is None and max is None:
-        raise RuntimeError("torch.clamp: At least one of 'min' or 'max' must not be None")
+    refuse_if(min is None and max is None)
     tensors = [bound for bound in (min, max) if hasattr(bound, "stride")]
     # unlike most operators, it takes no number of the CPU beside a tensor of a GPU
-    if other := next((bound.device for bound in tensors if bound.device != self.device), None):
-        raise RuntimeError(f"Expected all tensors to be on the same device, but found {self.device} and {other}!")
+    if any(bound.device != self.device for bound in tensors):
+        raise RuntimeError("Expected all tensors to be on the same device, but found several devices for clamp!")
     dtype = common_dtype((self, min, max))
     check_range(dtype, min, max)
     return elementwise((self, *tensors), dtype, dtype) if tensors else unary_meta(self, dtype)
@@ -273,18 +259,14 @@ def addcmul(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> TensorM
 
 @with_in_place(aten.lerp.Scalar, aten.lerp.Tensor, tags=("pointwise",))
 def lerp(self: Any, end: Any, weight: Any) -> TensorMeta:
-    if self.dtype is not end.dtype:
-        raise RuntimeError(f"expected dtype {self.dtype} for `end` but got dtype {end.dtype}")
+    refuse_if(self.dtype is not end.dtype)
     check_range(computation_dtype(self.dtype), weight)
     return elementwise((self, end, weight) if hasattr(weight, "stride") else (self, end), self.dtype)
 
 
 @shape_rule(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar, tags=("pointwise",))
 def where(condition: Any, self: Any, other: Any) -> TensorMeta:
-    if condition.dtype not in (torch.bool, torch.uint8):
-        raise RuntimeError(
-            f"where expected condition to be a boolean tensor, but got a tensor with dtype {condition.dtype}"
-        )
+    refuse_if(condition.dtype not in (torch.bool, torch.uint8))
     dtype = common_dtype((self, other))
     layouts = []
     shape: Sizes = ()
@@ -303,13 +285,7 @@ def where(condition: Any, self: Any, other: Any) -> TensorMeta:
 
 @with_in_place(aten.masked_fill.Scalar, aten.masked_fill.Tensor, tags=("pointwise",))
 def masked_fill(self: Any, mask: Any, value: Any) -> TensorMeta:
-    if mask.dtype is not torch.bool:
-        raise RuntimeError(f"masked_fill only supports boolean masks, but got mask with dtype {mask.dtype}")
-    if hasattr(value, "shape") and len(value.shape):
-        raise RuntimeError(
-            f"masked_fill only supports a 0-dimensional value tensor, but got tensor with {len(value.shape)} "
-            "dimension(s)."
-        )
+    refuse_if(mask.dtype is not torch.bool or (hasattr(value, "shape") and len(value.shape)))
     check_range(self.dtype, value)
     return fresh(broadcast_shapes(tuple(self.shape), tuple(mask.shape)), self)
 
@@ -339,36 +315,29 @@ def fill(self: Any, value: Any) -> TensorMeta:
 
 @with_in_place(aten.hardtanh.default, tags=("pointwise",))
 def hardtanh(self: Any, min_val: Any = -1, max_val: Any = 1) -> TensorMeta:
-    if self.dtype is torch.bool or (is_integral(self.dtype) and not self.dtype.is_signed and min_val < 0):
-        raise not_implemented_for("hardtanh", self.dtype)
+    refuse_if(self.dtype is torch.bool or (is_integral(self.dtype) and not self.dtype.is_signed and min_val < 0))
     check_range(self.dtype, min_val, max_val)
     return preserved(self)
 
 
 @with_in_place(aten.hardshrink.default, tags=("pointwise",))
 def hardshrink(self: Any, lambd: Any = 0.5) -> TensorMeta:
-    if is_integral(self.dtype):
-        raise not_implemented_for("hardshrink", self.dtype)
+    refuse_if(is_integral(self.dtype))
     check_range(self.dtype, lambd)
     return unary_meta(self, self.dtype)
 
 
 @with_in_place(aten.gelu.default, tags=("pointwise",))
 def gelu(self: Any, *, approximate: str = "none") -> TensorMeta:
-    if approximate not in ("none", "tanh"):
-        raise RuntimeError("approximate argument must be either none or tanh.")
+    refuse_if(approximate not in ("none", "tanh"))
     return unary_float("gelu")(self)
 
 
 @with_in_place(aten.softshrink.default, tags=("pointwise",))
 def softshrink(self: Any, lambd: Any = 0.5) -> TensorMeta:
-    if is_integral(self.dtype):
-        raise not_implemented_for("softshrink", self.dtype)
+    refuse_if(is_integral(self.dtype))
     limit = torch.finfo(self.dtype).max
-    if type(lambd) in (int, float) and not 0 <= lambd <= limit:
-        raise RuntimeError(
-            f"lambda must be in range [0, {limit:g}] for input dtype {scalar_type(self.dtype)}, but found {lambd:g}"
-        )
+    refuse_if(type(lambd) in (int, float) and not 0 <= lambd <= limit)
     return unary_meta(self, self.dtype)
 
 
@@ -379,8 +348,7 @@ def relu6(self: Any) -> TensorMeta:
 
 @with_in_place(aten.threshold.default, tags=("pointwise",))
 def threshold(self: Any, bound: Any, value: Any) -> TensorMeta:
-    if self.dtype is torch.bool:
-        raise not_implemented_for("threshold_cpu", self.dtype)
+    refuse_if(self.dtype is torch.bool)
     check_range(computation_dtype(self.dtype), bound)
     check_range(self.dtype, value)
     return unary_meta(self, self.dtype)
@@ -404,8 +372,7 @@ def zero_(self: Any) -> TensorMeta:
 
 @shape_rule(aten.log_sigmoid_forward.default, tags=("pointwise",))
 def log_sigmoid_forward(self: Any) -> tuple[TensorMeta, TensorMeta]:
-    if is_integral(self.dtype):
-        raise not_implemented_for("log_sigmoid_cpu", self.dtype)
+    refuse_if(is_integral(self.dtype))
     if self.device.type != "cpu":
         return unary_meta(self, self.dtype), TensorMeta((0,), (1,), self.dtype, self.device)
     result = fresh(self.shape, self)

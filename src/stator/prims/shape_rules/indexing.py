@@ -21,6 +21,7 @@ from stator.prims.layout import (
     wrap_dim,
 )
 from stator.prims.record import TensorMeta, record, shape_rule
+from stator.prims.refusal import Refused, refuse_if
 from stator.prims.type_promotion import check_range
 
 from .like_arguments import preserved
@@ -48,10 +49,7 @@ def broadcast_indices(indices: Sequence[Any]) -> Sizes:
             except StatorError:
                 raise
             except RuntimeError:
-                shapes = ", ".join(str(list(other.shape)) for other in indices if other is not None)
-                raise IndexError(
-                    f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}"
-                ) from None
+                raise Refused from None
     return shape
 
 
@@ -59,14 +57,12 @@ def indexed_parts(self: Any, indices: Sequence[Any]) -> tuple[Sizes, list[tuple[
     """Return the result's shape and the layouts that decide its strides: the source with zero strides in indexed
     dimensions, and the index tensors. None if an index is a mask, because the result's size then depends on data."""
     shape, strides = tuple(self.shape), self.stride()
-    if len(indices) > len(shape):
-        raise IndexError(f"too many indices for tensor of dimension {len(shape)} (got {len(indices)})")
+    refuse_if(len(indices) > len(shape))
     given = [*indices, *(None,) * (len(shape) - len(indices))]
     for index in given:
         if index is not None and index.dtype in MASKS:
             return None
-        if index is not None and index.dtype not in (torch.int64, torch.int32):
-            raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+        refuse_if(index is not None and index.dtype not in (torch.int64, torch.int32))
     replacement = broadcast_indices(given)
     order = list(range(len(shape)))
     indexed = [dim for dim in order if given[dim] is not None]
@@ -78,8 +74,7 @@ def indexed_parts(self: Any, indices: Sequence[Any]) -> tuple[Sizes, list[tuple[
         after = order[len(indexed) :]
     else:
         before, after = order[: indexed[0]], order[indexed[-1] + 1 :]
-    if has_zero([shape[dim] for dim in indexed]) and not has_zero(replacement):
-        raise IndexError(f"index is out of bounds for dimension with size 0 in tensor of shape {list(shape)}")
+    refuse_if(has_zero([shape[dim] for dim in indexed]) and not has_zero(replacement))
     result = (*(shape[d] for d in before), *replacement, *(shape[d] for d in after))
     layouts = [(result, (*(strides[d] for d in before), *(0,) * len(replacement), *(strides[d] for d in after)))]
     for dim in indexed:
@@ -120,22 +115,14 @@ def index_put(self: Any, indices: Sequence[Any], values: Any, *_flags: bool) -> 
 
 
 def _check_put(self: Any, indices: Sequence[Any], values: Any) -> None:
-    if self.dtype is not values.dtype:
-        raise RuntimeError(
-            f"Index put requires the source and destination dtypes match, got {self.dtype} for the destination and "
-            f"{values.dtype} for the source."
-        )
+    refuse_if(self.dtype is not values.dtype)
     if any(index is not None and index.dtype in MASKS for index in indices):
         _check_masks(self, indices)
         return
     parts = indexed_parts(self, indices)
     target, given = () if parts is None else parts[0], tuple(values.shape)
     pairs = list(zip(reversed(given), reversed(target), strict=False))
-    if len(given) > len(target) or not all(_may_expand(size, wanted) for size, wanted in pairs):
-        raise RuntimeError(
-            f"shape mismatch: value tensor of shape {list(given)} cannot be broadcast to indexing result of shape "
-            f"{list(target)}"
-        )
+    refuse_if(len(given) > len(target) or not all(_may_expand(size, wanted) for size, wanted in pairs))
 
 
 def _may_expand(size: Any, wanted: Any) -> bool:
@@ -151,29 +138,22 @@ def _check_masks(self: Any, indices: Sequence[Any]) -> None:
     for index in indices:
         masked = len(index.shape) if index is not None and index.dtype in MASKS else 0
         covered = self.shape[dim : dim + masked]
-        if len(covered) < masked or not all(
-            holds(a == b) for a, b in zip(index.shape if masked else (), covered, strict=True)
-        ):
-            raise IndexError(
-                f"The shape of the mask {list(index.shape)} at index {dim} does not match the shape of the indexed "
-                f"tensor {list(self.shape)} at index {dim}"
-            )
+        refuse_if(
+            len(covered) < masked
+            or not all(holds(a == b) for a, b in zip(index.shape if masked else (), covered, strict=True))
+        )
         dim += masked or 1
 
 
 @shape_rule(aten.index_select.default, tags=INDEX)
 def index_select(self: Any, dim: int, index: Any) -> TensorMeta:
     shape = tuple(self.shape)
-    if len(index.shape) > 1:
-        raise IndexError("index_select(): Index is supposed to be a vector")
+    refuse_if(len(index.shape) > 1)
     dim = wrap_dim(dim, len(shape))
     if not shape:
-        if not holds(numel(index.shape) == 1):
-            raise RuntimeError("index_select(): Index to scalar can have only 1 value")
+        refuse_if(not holds(numel(index.shape) == 1))
         return fresh((), self)
-    if has_zero(shape[dim : dim + 1]) and not has_zero(index.shape):
-        error = IndexError if len(shape) == 1 else RuntimeError
-        raise error("index_select(): self indexing axis dim should be positive")
+    refuse_if(has_zero(shape[dim : dim + 1]) and not has_zero(index.shape))
     return fresh((*shape[:dim], index.shape[0] if len(index.shape) else 1, *shape[dim + 1 :]), self)
 
 
@@ -183,27 +163,21 @@ def gather(self: Any, dim: int, index: Any, *, sparse_grad: bool = False) -> Ten
     dim = wrap_dim(dim, rank)
     if has_zero(index.shape):  # eager then checks nothing
         return fresh(index.shape, self)
-    if index.dtype not in (torch.int64, torch.int32):
-        raise RuntimeError("gather(): Expected dtype int32/int64 for index")
-    if max(rank, 1) != max(len(index.shape), 1):
-        raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
-    _require_no_larger(index, self, dim, "self")
+    refuse_if(index.dtype not in (torch.int64, torch.int32) or max(rank, 1) != max(len(index.shape), 1))
+    _require_no_larger(index, self, dim)
     _require_elements(self, dim)
     return fresh(index.shape, self)
 
 
-def _require_no_larger(index: Any, other: Any, dim: int | None, name: str) -> None:
+def _require_no_larger(index: Any, other: Any, dim: int | None) -> None:
     """An index may be larger than a tensor in the dimension `dim` alone."""
     sizes = zip(index.shape, other.shape, strict=False)  # of which a scalar has none
-    if any(axis != dim and not holds(size <= limit) for axis, (size, limit) in enumerate(sizes)):
-        apart = "" if dim is None else f" apart from dimension {dim}"
-        raise RuntimeError(f"Expected index {list(index.shape)} to be no larger than {name} {list(other.shape)}{apart}")
+    refuse_if(any(axis != dim and not holds(size <= limit) for axis, (size, limit) in enumerate(sizes)))
 
 
 def _require_elements(self: Any, dim: int) -> None:
     """Any index into an empty dimension is out of bounds."""
-    if has_zero(self.shape[dim : dim + 1]):
-        raise RuntimeError(f"index is out of bounds for dimension {dim} with size 0")
+    refuse_if(has_zero(self.shape[dim : dim + 1]))
 
 
 @with_in_place(
@@ -213,16 +187,13 @@ def _require_elements(self: Any, dim: int) -> None:
 def scatter(self: Any, dim: int, index: Any, src: Any, *_reduce: Any, **_options: Any) -> TensorMeta:
     dim = wrap_dim(dim, len(self.shape))
     if not has_zero(index.shape):
-        if max(len(index.shape), 1) != max(len(self.shape), 1):
-            raise RuntimeError("Index tensor must have the same number of dimensions as self tensor")
-        if hasattr(src, "shape") and max(len(index.shape), 1) != max(len(src.shape), 1):
-            raise RuntimeError("Index tensor must have the same number of dimensions as src tensor")
-        _require_no_larger(index, self, dim, "self")
+        refuse_if(max(len(index.shape), 1) != max(len(self.shape), 1))
+        refuse_if(hasattr(src, "shape") and max(len(index.shape), 1) != max(len(src.shape), 1))
+        _require_no_larger(index, self, dim)
         if hasattr(src, "shape"):
-            _require_no_larger(index, src, None, "src")
+            _require_no_larger(index, src, None)
         _require_elements(self, dim)
-    if hasattr(src, "dtype") and src.dtype is not self.dtype:
-        raise RuntimeError("scatter(): Expected self.dtype to be equal to src.dtype")
+    refuse_if(hasattr(src, "dtype") and src.dtype is not self.dtype)
     check_range(self.dtype, src)
     return fresh(self.shape, self)
 
@@ -233,22 +204,11 @@ def index_add(
 ) -> TensorMeta:
     check_range(self.dtype, alpha)
     dim = wrap_dim(dim, len(self.shape))
-    if 0 < len(source.shape) != len(self.shape) > 0:
-        raise RuntimeError(
-            f"source and self must have as many dimensions, but have {len(source.shape)} and {len(self.shape)}"
-        )
+    refuse_if(0 < len(source.shape) != len(self.shape) > 0)
     if len(source.shape) == len(self.shape) > 0:
         others = [at for at in range(len(self.shape)) if at != dim]
-        if not all(holds(source.shape[at] == self.shape[at]) for at in others):
-            raise RuntimeError(
-                "source tensor shape must match self tensor shape, excluding the specified dimension. "
-                f"Got self.shape = {list(self.shape)} source.shape = {list(source.shape)}"
-            )
-        if not holds(numel(tuple(index.shape)) == source.shape[dim]):
-            raise RuntimeError(
-                f"Number of indices ({numel(tuple(index.shape))}) should be equal to source.size(dim): "
-                f"({source.shape[dim]}), for dim: {dim}"
-            )
+        refuse_if(not all(holds(source.shape[at] == self.shape[at]) for at in others))
+        refuse_if(not holds(numel(tuple(index.shape)) == source.shape[dim]))
     return fresh(self.shape, self)
 
 
@@ -261,22 +221,19 @@ def index_fill(self: Any, dim: int, index: Any, value: Any) -> TensorMeta:
 
 @with_in_place(*overloads("masked_scatter"), tags=SCATTER)
 def masked_scatter(self: Any, mask: Any, source: Any) -> TensorMeta:
-    if mask.dtype is not torch.bool:
-        raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}")
+    refuse_if(mask.dtype is not torch.bool)
     return fresh(broadcast_shapes(tuple(self.shape), tuple(mask.shape)), self)
 
 
 @shape_rule(aten.take.default, tags=INDEX)
 def take(self: Any, index: Any) -> TensorMeta:
-    if has_zero(self.shape) and not has_zero(index.shape):
-        raise IndexError("take(): tried to take from an empty tensor")
+    refuse_if(has_zero(self.shape) and not has_zero(index.shape))
     return fresh(index.shape, self)
 
 
 @with_in_place(*overloads("put"), tags=SCATTER)
 def put(self: Any, index: Any, *_rest: Any, **_options: Any) -> TensorMeta:
-    if has_zero(self.shape) and not has_zero(index.shape):
-        raise IndexError("put_(): Tried to put elements into an empty tensor")
+    refuse_if(has_zero(self.shape) and not has_zero(index.shape))
     return preserved(self)
 
 

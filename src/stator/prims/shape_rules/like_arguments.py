@@ -7,6 +7,7 @@ from typing import Any
 
 from stator.prims.layout import preserved_strides, suggested_strides
 from stator.prims.record import ShapeRule, TensorMeta, shape_rule
+from stator.prims.refusal import refuse_if
 
 from .operands import fresh, overloads, with_in_place
 
@@ -83,10 +84,5 @@ with_in_place(*overloads("nan_to_num"), tags=("pointwise",))(_like(0, preserved)
 
 @with_in_place(*overloads("renorm"), tags=("reduction",))
 def renorm(self: Any, p: Any, dim: int, maxnorm: Any) -> TensorMeta:
-    if len(self.shape) < 2:
-        raise RuntimeError(f"renorm: input needs at least 2 dimensions, got {len(self.shape)} dimensions")
-    if not p > 0:
-        raise RuntimeError("renorm: non-positive-norm not supported")
-    if maxnorm < 0:
-        raise RuntimeError(f"renorm: expected maxnorm to be >= 0 but got {maxnorm}")
+    refuse_if(len(self.shape) < 2 or not p > 0 or maxnorm < 0)
     return contiguous(self)

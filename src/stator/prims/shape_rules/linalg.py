@@ -19,6 +19,7 @@ from stator.prims.layout import (
     wrap_dim,
 )
 from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.refusal import refuse_if
 from stator.prims.type_promotion import COMPLEX_OF_REAL, REAL_OF_COMPLEX, common_dtype, is_integral
 
 from .operands import fresh, overloads
@@ -46,46 +47,39 @@ def real(dtype: torch.dtype) -> torch.dtype:
     return REAL_OF_COMPLEX.get(dtype, dtype)
 
 
-def matrix(self: Any, name: str, square: bool = False) -> Sizes:
-    """Return the shape of a batch of floating-point matrices. Raises eager's RuntimeError."""
+def matrix(self: Any, square: bool = False) -> Sizes:
+    """Return the shape of a batch of floating-point matrices. Refuses other tensors."""
     shape = tuple(self.shape)
-    if len(shape) < 2:
-        raise RuntimeError(f"{name}: The input tensor A must have at least 2 dimensions.")
-    if square and not holds(shape[-1] == shape[-2]):
-        raise RuntimeError(
-            f"{name}: A must be batches of square matrices, but they are {shape[-2]} by {shape[-1]} matrices"
-        )
-    if is_integral(self.dtype):
-        raise RuntimeError(f"{name}: Expected a floating point or complex tensor as input. Got {self.dtype}")
+    refuse_if(len(shape) < 2 or (square and not holds(shape[-1] == shape[-2])) or is_integral(self.dtype))
     return shape
 
 
 @shape_rule(*overloads("cholesky"), tags=LINALG)
 def cholesky(self: Any, upper: bool = False) -> TensorMeta:
-    shape = matrix(self, "cholesky", square=True)
+    shape = matrix(self, square=True)
     return fresh(shape, self) if 0 in shape else column_major(shape, self)
 
 
 @shape_rule(*overloads("linalg_cholesky_ex"), tags=LINALG)
 def cholesky_ex(self: Any, *, upper: bool = False, check_errors: bool = False) -> tuple[TensorMeta, TensorMeta]:
-    shape = matrix(self, "linalg.cholesky", square=True)
+    shape = matrix(self, square=True)
     return column_major(shape, self), fresh(shape[:-2], self, torch.int32)
 
 
 @shape_rule(*overloads("cholesky_inverse"), tags=LINALG)
 def cholesky_inverse(self: Any, upper: bool = False) -> TensorMeta:
-    return column_major(matrix(self, "cholesky_inverse", square=True), self)
+    return column_major(matrix(self, square=True), self)
 
 
 @shape_rule(*overloads("cholesky_solve"), tags=LINALG)
 def cholesky_solve(self: Any, input2: Any, upper: bool = False) -> TensorMeta:
-    own, other = matrix(self, "cholesky_solve"), matrix(input2, "cholesky_solve", square=True)
+    own, other = matrix(self), matrix(input2, square=True)
     return column_major((*broadcast_shapes(own[:-2], other[:-2]), *own[-2:]), self)
 
 
 @shape_rule(*overloads("linalg_inv_ex"), tags=LINALG)
 def inv_ex(A: Any, *, check_errors: bool = False) -> tuple[TensorMeta, TensorMeta]:
-    shape = matrix(A, "linalg.inv", square=True)
+    shape = matrix(A, square=True)
     return column_major(shape, A), fresh(shape[:-2], A, torch.int32)
 
 
@@ -93,7 +87,7 @@ def inv_ex(A: Any, *, check_errors: bool = False) -> tuple[TensorMeta, TensorMet
 def svd(
     A: Any, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
 ) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
-    *batch, rows, columns = matrix(A, "linalg.svd")
+    *batch, rows, columns = matrix(A)
     rank = smaller_size(rows, columns)
     values = fresh((*batch, rank), A, real(A.dtype))
     if not compute_uv:
@@ -107,13 +101,13 @@ def svd(
 
 @shape_rule(*overloads("_linalg_eigh"), tags=LINALG)
 def eigh(A: Any, UPLO: str = "L", compute_v: bool = True) -> tuple[TensorMeta, TensorMeta]:
-    shape = matrix(A, "linalg.eigh", square=True)
+    shape = matrix(A, square=True)
     return fresh(shape[:-1], A, real(A.dtype)), column_major(shape, A) if compute_v else empty(A)
 
 
 @shape_rule(*overloads("linalg_eig"), tags=LINALG)
 def eig(self: Any) -> tuple[TensorMeta, TensorMeta]:
-    shape = matrix(self, "linalg.eig", square=True)
+    shape = matrix(self, square=True)
     dtype = COMPLEX_OF_REAL.get(self.dtype, self.dtype)
     # copied from LAPACK's where the matrix is not on the CPU
     vectors = column_major if self.device.type == "cpu" else fresh
@@ -127,9 +121,8 @@ def eigvals(self: Any) -> TensorMeta:
 
 @shape_rule(*overloads("linalg_qr"), tags=LINALG)
 def qr(A: Any, mode: str = "reduced") -> tuple[TensorMeta, TensorMeta]:
-    *batch, rows, columns = matrix(A, "linalg.qr")
-    if mode not in ("reduced", "complete", "r"):
-        raise RuntimeError(f"qr received unrecognized mode '{mode}' but expected one of 'reduced', 'r', or 'complete'")
+    *batch, rows, columns = matrix(A)
+    refuse_if(mode not in ("reduced", "complete", "r"))
     rank = rows if mode == "complete" else smaller_size(rows, columns)
     triangle = column_major((*batch, rank, columns), A)
     return empty(A) if mode == "r" else column_major((*batch, rows, rank), A), triangle
@@ -137,32 +130,32 @@ def qr(A: Any, mode: str = "reduced") -> tuple[TensorMeta, TensorMeta]:
 
 @shape_rule(*overloads("geqrf"), tags=LINALG)
 def geqrf(self: Any) -> tuple[TensorMeta, TensorMeta]:
-    shape = matrix(self, "torch.geqrf")
+    shape = matrix(self)
     return column_major(shape, self), fresh((*shape[:-2], smaller_size(shape[-2], shape[-1])), self)
 
 
 @shape_rule(*overloads("linalg_householder_product"), tags=LINALG)
 def householder_product(input: Any, tau: Any) -> TensorMeta:
-    return column_major(matrix(input, "torch.linalg.householder_product"), input)
+    return column_major(matrix(input), input)
 
 
 @shape_rule(*overloads("ormqr"), tags=LINALG)
 def ormqr(self: Any, input2: Any, input3: Any, left: bool = True, transpose: bool = False) -> TensorMeta:
-    return column_major(matrix(input3, "torch.ormqr"), input3)
+    return column_major(matrix(input3), input3)
 
 
 @shape_rule(*overloads("linalg_lu_factor_ex"), tags=LINALG)
 def lu_factor_ex(
     A: Any, *, pivot: bool = True, check_errors: bool = False
 ) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
-    *batch, rows, columns = matrix(A, "torch.lu_factor")
+    *batch, rows, columns = matrix(A)
     pivots = fresh((*batch, smaller_size(rows, columns)), A, torch.int32)
     return column_major((*batch, rows, columns), A), pivots, fresh(batch, A, torch.int32)
 
 
 @shape_rule(*overloads("linalg_lu"), tags=LINALG)
 def lu(A: Any, *, pivot: bool = True) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
-    shape = matrix(A, "linalg.lu")
+    shape = matrix(A)
     lower, upper = triangles(A, shape)
     return fresh((*shape[:-1], shape[-2]), A) if pivot else empty(A), lower, upper
 
@@ -179,8 +172,7 @@ def lu_unpack(
     LU_data: Any, LU_pivots: Any, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
     shape = tuple(LU_data.shape)
-    if len(shape) < 2:
-        raise RuntimeError("torch.lu_unpack: Expected tensor with 2 or more dimensions")
+    refuse_if(len(shape) < 2)
     lower, upper = triangles(LU_data, shape) if unpack_data else (empty(LU_data), empty(LU_data))
     return fresh((*shape[:-1], shape[-2]), LU_data) if unpack_pivots else empty(LU_data), lower, upper
 
@@ -197,13 +189,13 @@ def solution(shape: Sizes, like: Any, left: bool) -> TensorMeta:
 
 @shape_rule(*overloads("linalg_lu_solve"), tags=LINALG)
 def lu_solve(LU: Any, pivots: Any, B: Any, *, left: bool = True, adjoint: bool = False) -> TensorMeta:
-    factors = matrix(LU, "torch.linalg.lu_solve", square=True)
+    factors = matrix(LU, square=True)
     return solution(broadcast_matrices(factors, tuple(B.shape))[1], B, left)
 
 
 @shape_rule(*overloads("_linalg_det"), tags=LINALG)
 def det(A: Any) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
-    shape = matrix(A, "linalg.det", square=True)
+    shape = matrix(A, square=True)
     return fresh(shape[:-2], A), column_major(shape, A), fresh(shape[:-1], A, torch.int32)
 
 
@@ -217,14 +209,11 @@ def slogdet(A: Any) -> tuple[TensorMeta, TensorMeta, TensorMeta, TensorMeta]:
 def solve_ex(
     A: Any, B: Any, *, left: bool = True, check_errors: bool = False
 ) -> tuple[TensorMeta, TensorMeta, TensorMeta, TensorMeta]:
-    shape, other = matrix(A, "linalg.solve", square=True), tuple(B.shape)
+    shape, other = matrix(A, square=True), tuple(B.shape)
     pivots, info = fresh(shape[:-1], A, torch.int32), fresh(shape[:-2], A, torch.int32)
     factors = column_major(shape, A)
     if len(other) == 1 or (len(shape) - 1 == len(other) and other == shape[:-1]):  # a batch of vectors
-        if not left:
-            raise RuntimeError(
-                "linalg.solve: Vector broadcasting of the left hand side is not supported for left=False"
-            )
+        refuse_if(not left)
         result = broadcast_matrices(shape, (*other, 1))[1][:-1]  # eager lays it out as a matrix
         return (column_major(result, A) if len(result) > 1 else fresh(result, A)), factors, pivots, info
     return solution(broadcast_matrices(shape, other)[1], A, left), factors, pivots, info
@@ -232,7 +221,7 @@ def solve_ex(
 
 @shape_rule(*overloads("linalg_solve_triangular"), tags=LINALG)
 def solve_triangular(self: Any, B: Any, *, upper: bool, left: bool = True, unitriangular: bool = False) -> TensorMeta:
-    coefficients, shape = broadcast_matrices(matrix(self, "linalg.solve_triangular", square=True), tuple(B.shape))
+    coefficients, shape = broadcast_matrices(matrix(self, square=True), tuple(B.shape))
     stored_by_columns = is_contiguous(transposed(coefficients), transposed(self.stride()))
     if is_conjugated(self) and tuple(self.shape) == coefficients and stored_by_columns:
         return fresh(shape, B)
@@ -253,9 +242,7 @@ def is_conjugated(tensor: Any) -> bool:
 def triangular_solve(
     self: Any, A: Any, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> tuple[TensorMeta, TensorMeta]:
-    own, coefficients = broadcast_matrices(
-        matrix(self, "torch.triangular_solve"), matrix(A, "torch.triangular_solve", square=True)
-    )
+    own, coefficients = broadcast_matrices(matrix(self), matrix(A, square=True))
     return column_major(own, self), column_major(coefficients, A)
 
 
@@ -263,19 +250,19 @@ def triangular_solve(
 def ldl_factor_ex(
     self: Any, *, hermitian: bool = False, check_errors: bool = False
 ) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
-    shape = matrix(self, "torch.linalg.ldl_factor_ex", square=True)
+    shape = matrix(self, square=True)
     return column_major(shape, self), fresh(shape[:-1], self, torch.int32), fresh(shape[:-2], self, torch.int32)
 
 
 @shape_rule(*overloads("linalg_ldl_solve"), tags=LINALG)
 def ldl_solve(LD: Any, pivots: Any, B: Any, *, hermitian: bool = False) -> TensorMeta:
-    factors = matrix(LD, "torch.linalg.ldl_solve", square=True)
+    factors = matrix(LD, square=True)
     return column_major(broadcast_matrices(factors, tuple(B.shape))[1], B)
 
 
 @shape_rule(*overloads("linalg_matrix_exp"), tags=LINALG)
 def matrix_exp(self: Any) -> TensorMeta:
-    shape = matrix(self, "linalg.matrix_exp", square=True)
+    shape = matrix(self, square=True)
     if shape[-1] == 0 or shape[-1] == 1:
         return fresh(shape, self, stride=preserved_strides(shape, self.stride()))
     return fresh(shape, self)
@@ -283,20 +270,16 @@ def matrix_exp(self: Any) -> TensorMeta:
 
 @shape_rule(*overloads("linalg_pinv.atol_rtol_tensor"), tags=LINALG)
 def pinv(self: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> TensorMeta:
-    *batch, rows, columns = matrix(self, "linalg.pinv")
+    *batch, rows, columns = matrix(self)
     return fresh((*batch, columns, rows), self)
 
 
 @shape_rule(*overloads("linalg_cross"), tags=("pointwise",))
 def cross(self: Any, other: Any, *, dim: int = -1) -> TensorMeta:
     first, second = tuple(self.shape), tuple(other.shape)
-    if len(first) != len(second):
-        raise RuntimeError("linalg.cross: inputs must have the same number of dimensions.")
+    refuse_if(len(first) != len(second))
     axis = wrap_dim(dim, len(first))
-    if first[axis] != 3 or second[axis] != 3:
-        raise RuntimeError(
-            f"linalg.cross: inputs dimension {dim} must have length 3. Got {first[axis]} and {second[axis]}"
-        )
+    refuse_if(first[axis] != 3 or second[axis] != 3)
     return fresh(broadcast_shapes(first, second), self, common_dtype((self, other)))
 
 
@@ -307,8 +290,7 @@ def check_errors(info: Any, api_name: str, *, is_matrix: bool) -> None:
 
 @shape_rule(*overloads("trace"), tags=("reduction",))
 def trace(self: Any) -> TensorMeta:
-    if len(self.shape) != 2:
-        raise RuntimeError("trace: expected a matrix")
+    refuse_if(len(self.shape) != 2)
     return fresh((), self, torch.int64 if is_integral(self.dtype) else self.dtype)
 
 
@@ -341,7 +323,7 @@ def lstsq(self: Any, b: Any, rcond: float | None = None, *, driver: str | None =
     if self.device.type != "cpu":
         return NotImplemented
     driver = driver or "gelsy"
-    *batch, rows, columns = shape = matrix(self, "torch.linalg.lstsq")
+    *batch, rows, columns = shape = matrix(self)
     other = tuple(b.shape)
     vector = len(other) == 1 or (len(shape) - 1 == len(other) and other == shape[:-1])
     if vector:

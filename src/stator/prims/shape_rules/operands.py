@@ -17,6 +17,7 @@ from stator.prims.layout import (
     preserved_strides,
 )
 from stator.prims.record import ShapeRule, TensorMeta, shape_rule
+from stator.prims.refusal import refuse_if
 
 aten = torch.ops.aten
 
@@ -138,15 +139,7 @@ def in_place_rule(functional: ShapeRule) -> ShapeRule:
             return NotImplemented
         own = tuple(self.shape)
         fits = len(result.shape) == len(own) and all(holds(a == b) for a, b in zip(result.shape, own, strict=True))
-        if not fits:
-            raise RuntimeError(
-                f"output with shape {list(self.shape)} doesn't match the broadcast shape {list(result.shape)}"
-            )
-        if result.dtype is not self.dtype and not torch.can_cast(result.dtype, self.dtype):
-            raise RuntimeError(
-                f"result type {scalar_type(result.dtype)} can't be cast to the desired output type "
-                f"{scalar_type(self.dtype)}"
-            )
+        refuse_if(not fits or (result.dtype is not self.dtype and not torch.can_cast(result.dtype, self.dtype)))
         return unchanged_argument(self)
 
     return rule
@@ -162,31 +155,3 @@ def with_in_place(*targets: torch._ops.OpOverload, tags: Sequence[str] = ()) -> 
         return rule
 
     return decorate
-
-
-_SCALAR_TYPES = {
-    torch.float32: "Float",
-    torch.float64: "Double",
-    torch.float16: "Half",
-    torch.bfloat16: "BFloat16",
-    torch.int64: "Long",
-    torch.int32: "Int",
-    torch.int16: "Short",
-    torch.int8: "Char",
-    torch.uint8: "Byte",
-    torch.uint16: "UInt16",
-    torch.uint32: "UInt32",
-    torch.uint64: "UInt64",
-    torch.bool: "Bool",
-    torch.complex64: "ComplexFloat",
-    torch.complex128: "ComplexDouble",
-}
-
-
-def scalar_type(dtype: torch.dtype) -> str:
-    return _SCALAR_TYPES.get(dtype, str(dtype))
-
-
-def not_implemented_for(operator: str, dtype: torch.dtype) -> RuntimeError:
-    """Make eager's error for an operator without a kernel for a dtype."""
-    return RuntimeError(f"\"{operator}\" not implemented for '{scalar_type(dtype)}'")

@@ -9,9 +9,10 @@ import torch
 
 from stator.prims.layout import Sizes, contiguous_strides, holds, numel, wrap_dim, wrap_dims
 from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.refusal import refuse_if
 from stator.prims.type_promotion import REAL_OF_COMPLEX, is_integral
 
-from .operands import fresh, not_implemented_for, overloads
+from .operands import fresh, overloads
 
 aten = torch.ops.aten
 REDUCTION = ("reduction",)
@@ -36,28 +37,18 @@ def sum_dtype(self: Any, dtype: torch.dtype | None) -> torch.dtype:
     return dtype or (torch.int64 if is_integral(self.dtype) else self.dtype)
 
 
-def refuse_empty(self: Any, dims: Any, name: str, over_all: type[Exception] = IndexError) -> None:
-    """Raise eager's error if an operator without an identity would reduce zero elements: IndexError, or `over_all` if
-    all dimensions are reduced."""
+def refuse_empty(self: Any, dims: Any = None) -> None:
+    """An operator without an identity reduces no empty dimension."""
     shape = tuple(self.shape)
-    if not shape:
-        return
     if dims is None or (isinstance(dims, (tuple, list)) and not dims):
-        if numel(shape) != 0:
-            return
-        raise over_all(
-            f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction "
-            "dim with the 'dim' argument."
-        )
-    for dim in wrap_dims(dims, len(shape)):
-        if shape[dim] == 0:
-            raise IndexError(f"{name}(): Expected reduction dim {dim} to have non-zero size.")
+        refuse_if(shape and numel(shape) == 0)
+    elif shape:
+        refuse_if(any(shape[dim] == 0 for dim in wrap_dims(dims, len(shape))))
 
 
 @shape_rule(aten.nansum.default, tags=REDUCTION)
 def nansum(self: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> TensorMeta:
-    if self.dtype.is_complex:
-        raise not_implemented_for("nansum", self.dtype)
+    refuse_if(self.dtype.is_complex)
     return sum_all(self, dim, keepdim, dtype=dtype)
 
 
@@ -74,41 +65,32 @@ def sum_dims(self: Any, dim: Any, keepdim: bool = False, *, dtype: torch.dtype |
 @shape_rule(*overloads("mean mean.dim"), tags=REDUCTION)
 def mean(self: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> TensorMeta:
     dtype = dtype or self.dtype
-    if is_integral(dtype):
-        raise RuntimeError(
-            "mean(): could not infer output dtype. Input dtype must be either a floating point or complex "
-            f"dtype. Got: {dtype}"
-        )
+    refuse_if(is_integral(dtype))
     return reduced(self, dim, keepdim, dtype)
 
 
 @shape_rule(*overloads("amax amin"), tags=REDUCTION)
 def extremum(self: Any, dim: Sequence[int] = (), keepdim: bool = False) -> TensorMeta:
-    refuse_empty(self, dim, "amax", over_all=RuntimeError)
+    refuse_empty(self, dim)
     return reduced(self, dim, keepdim, self.dtype)
 
 
 @shape_rule(*overloads("max min"), tags=REDUCTION)
 def extremum_all(self: Any) -> TensorMeta:
-    if numel(tuple(self.shape)) == 0:
-        raise RuntimeError(
-            "max(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim "
-            "with the 'dim' argument."
-        )
+    refuse_empty(self)
     return reduced(self, None, False, self.dtype)
 
 
 @shape_rule(*overloads("max.dim min.dim median.dim nanmedian.dim mode"), tags=REDUCTION)
 def extremum_dim(self: Any, dim: int = -1, keepdim: bool = False) -> tuple[TensorMeta, TensorMeta]:
-    refuse_empty(self, dim, "max")
+    refuse_empty(self, dim)
     return reduced(self, dim, keepdim, self.dtype), reduced(self, dim, keepdim, torch.int64)
 
 
 @shape_rule(*overloads("kthvalue"), tags=REDUCTION)
 def kthvalue(self: Any, k: Any, dim: int = -1, keepdim: bool = False) -> tuple[TensorMeta, TensorMeta]:
     size = self.shape[wrap_dim(dim, len(self.shape))] if self.shape else 1
-    if not (holds(k >= 1) and holds(k <= size)):
-        raise RuntimeError(f"kthvalue(): selected number k out of range for dimension {dim}")
+    refuse_if(not (holds(k >= 1) and holds(k <= size)))
     return extremum_dim(self, dim, keepdim)
 
 
@@ -119,14 +101,14 @@ def median(self: Any) -> TensorMeta:
 
 @shape_rule(aten.aminmax.default, tags=REDUCTION)
 def aminmax(self: Any, *, dim: int | None = None, keepdim: bool = False) -> tuple[TensorMeta, TensorMeta]:
-    refuse_empty(self, dim, "aminmax", over_all=RuntimeError)
+    refuse_empty(self, dim)
     result = reduced(self, dim, keepdim, self.dtype)
     return result, result
 
 
 @shape_rule(*overloads("argmax argmin"), tags=REDUCTION)
 def arg_extremum(self: Any, dim: int | None = None, keepdim: bool = False) -> TensorMeta:
-    refuse_empty(self, dim, "argmax")
+    refuse_empty(self, dim)
     return reduced(self, dim, keepdim, torch.int64)
 
 
@@ -138,8 +120,7 @@ def truth(self: Any, dim: Any = None, keepdim: bool = False) -> TensorMeta:
 
 @shape_rule(*overloads("_is_all_true _is_any_true"), tags=REDUCTION)
 def truth_of_all(self: Any) -> TensorMeta:
-    if self.dtype is not torch.bool:
-        raise RuntimeError(f"Expected a tensor of truth values, but got {self.dtype}")
+    refuse_if(self.dtype is not torch.bool)
     return truth(self)
 
 
@@ -156,8 +137,7 @@ def var_mean(
 
 
 def moment_dtype(self: Any) -> torch.dtype:
-    if is_integral(self.dtype):
-        raise RuntimeError("std and var only support floating point and complex dtypes")
+    refuse_if(is_integral(self.dtype))
     return REAL_OF_COMPLEX.get(self.dtype, self.dtype)
 
 
@@ -174,8 +154,7 @@ def count_nonzero(self: Any, dim: Any = None) -> TensorMeta:
 
 def norm_dtype(self: Any, dtype: torch.dtype | None) -> torch.dtype:
     result = dtype or self.dtype
-    if is_integral(result):
-        raise not_implemented_for("norm", result)
+    refuse_if(is_integral(result))
     return REAL_OF_COMPLEX.get(result, result)
 
 
@@ -204,8 +183,7 @@ def norm_dim_dtype(self: Any, p: Any, dim: Any, keepdim: bool = False, *, dtype:
 @shape_rule(*overloads("_softmax _log_softmax _safe_softmax"), tags=REDUCTION)
 def softmax(self: Any, dim: int, half_to_float: Any = False) -> TensorMeta:
     wrap_dim(dim, len(self.shape))
-    if is_integral(self.dtype):
-        raise not_implemented_for("softmax_lastdim_kernel_impl", self.dtype)
+    refuse_if(is_integral(self.dtype))
     return fresh(self.shape, self, torch.float32 if half_to_float is True else self.dtype)
 
 

@@ -26,6 +26,7 @@ from stator.prims.layout import (
     wrap_dims,
 )
 from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.refusal import refuse_if
 from stator.prims.type_promotion import check_range, common_dtype
 
 from .operands import common_device, fresh, overloads, with_in_place
@@ -42,32 +43,21 @@ def all_channels_last(layouts: Sequence[tuple[Sizes, Sizes]]) -> bool:
 
 @shape_rule(aten.cat.default, tags=INDEX)
 def cat(tensors: Sequence[Any], dim: int = 0) -> TensorMeta:
-    if not tensors:
-        raise ValueError("torch.cat(): expected a non-empty list of Tensors")
+    refuse_if(not tensors)
     layouts = [(tuple(tensor.shape), tensor.stride()) for tensor in tensors]
-    for position, (shape, _) in enumerate(layouts):
-        if not shape:
-            raise RuntimeError(f"zero-dimensional tensor (at position {position}) cannot be concatenated")
+    refuse_if(any(not shape for shape, _ in layouts))
     first: Sizes | None = None
     total: Any = 0
-    for position, (shape, _) in enumerate(layouts):
+    for shape, _ in layouts:
         if len(shape) == 1 and surely(shape[0] == 0):  # eager skips these whatever the rank of the others
             continue
         if first is None:
             first = shape
             dim = wrap_dim(dim, len(shape))
-        elif len(shape) != len(first):
-            raise RuntimeError(
-                f"Tensors must have same number of dimensions: got {len(first)} and {len(shape)} (tensor number "
-                f"{position})"
-            )
         else:
+            refuse_if(len(shape) != len(first))
             for axis, (size, other) in enumerate(zip(first, shape, strict=True)):
-                if axis != dim and not holds(size == other):
-                    raise RuntimeError(
-                        f"Sizes of tensors must match except in dimension {dim}. Expected size {size} but got size "
-                        f"{other} for tensor number {position} in the list."
-                    )
+                refuse_if(axis != dim and not holds(size == other))
         total = total + shape[dim]
     dtype = common_dtype(tensors)
     device = common_device(tensors)
@@ -80,17 +70,10 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> TensorMeta:
 
 @shape_rule(aten.stack.default, tags=INDEX)
 def stack(tensors: Sequence[Any], dim: int = 0) -> TensorMeta:
-    if not tensors:
-        raise RuntimeError("stack expects a non-empty TensorList")
+    refuse_if(not tensors)
     shape = tuple(tensors[0].shape)
-    for position, tensor in enumerate(tensors):
-        own = tuple(tensor.shape)
-        if len(own) != len(shape) or not all(holds(a == b) for a, b in zip(own, shape, strict=True)):
-            raise RuntimeError(
-                f"stack expects each tensor to be equal size, but got {list(shape)} at entry 0 and "
-                f"{list(tensor.shape)} "
-                f"at entry {position}"
-            )
+    for own in (tuple(tensor.shape) for tensor in tensors):
+        refuse_if(len(own) != len(shape) or not all(holds(a == b) for a, b in zip(own, shape, strict=True)))
     dim = wrap_dim(dim, len(shape) + 1)
     result = (*shape[:dim], len(tensors), *shape[dim:])
     strides = contiguous_strides(result)
@@ -112,28 +95,15 @@ def constant_pad_nd(self: Any, pad: Sequence[Any], value: Any = 0) -> TensorMeta
     shape = list(self.shape)
     if len(pad):
         check_range(self.dtype, value)
-    if len(pad) % 2:
-        raise RuntimeError(f"Length of pad must be even but instead it equals {len(pad)}")
-    if len(pad) // 2 > len(shape):
-        raise RuntimeError(
-            "Length of pad should be no more than twice the number of dimensions of the input. Pad length is "
-            f"{len(pad)} "
-            f"while the input has {len(shape)} dimensions."
-        )
+    refuse_if(len(pad) % 2 or len(pad) // 2 > len(shape))
     for axis in range(len(pad) // 2):
         dim = len(shape) - 1 - axis
         amounts = pad[2 * axis : 2 * axis + 2]
         size = shape[dim] + sum(amounts)
         if not (any(always_equal(amount, 0) for amount in amounts) and surely(size >= 0)):
             removed = [amount for amount in amounts if surely(amount < 0)]
-            if removed and not holds(shape[dim] + sum(removed) >= 0):
-                raise RuntimeError("narrow(): length must be non-negative.")
-        if not holds(size >= 0):
-            raise RuntimeError(
-                f"The input size {shape[dim]}, plus negative padding {pad[2 * axis]} and {pad[2 * axis + 1]} "
-                "resulted in "
-                f"a negative output size, which is invalid."
-            )
+            refuse_if(removed and not holds(shape[dim] + sum(removed) >= 0))
+        refuse_if(not holds(size >= 0))
         shape[dim] = size
     own, result = self.stride(), tuple(shape)
     padded = suggested_strides(tuple(self.shape), own, result)
@@ -149,16 +119,13 @@ def roll(self: Any, shifts: Any, dims: Any = ()) -> TensorMeta:
     shape = tuple(self.shape)
     shifts = shifts if isinstance(shifts, (tuple, list)) else (shifts,)
     dims = dims if isinstance(dims, (tuple, list)) else (dims,)
-    if not shifts:
-        raise RuntimeError("`shifts` required")
+    refuse_if(not shifts)
     if not dims and len(shifts) == 1:
         return fresh(shape, self)
-    if len(shifts) != len(dims):
-        raise RuntimeError(f"shifts and dimensions must align. shifts: {len(shifts)}, dims:{len(dims)}")
+    refuse_if(len(shifts) != len(dims))
     strides = self.stride()
     for shift, dim in zip(shifts, dims, strict=True):
-        if not shape:
-            raise IndexError(f"Dimension specified as {dim} but tensor has no dimensions")
+        refuse_if(not shape)
         strides = rolled_strides(shape, strides, shift, wrap_dim(dim, len(shape)))
     return fresh(shape, self, stride=strides)
 
@@ -176,11 +143,9 @@ def rolled_strides(shape: Sizes, strides: Sizes, shift: Any, dim: int) -> Sizes:
 @shape_rule(*overloads("glu"), tags=("pointwise",))
 def glu(self: Any, dim: int = -1) -> TensorMeta:
     shape = list(self.shape)
-    if not shape:
-        raise RuntimeError("glu does not support 0-dimensional tensors")
+    refuse_if(not shape)
     dim = wrap_dim(dim, len(shape))
-    if shape[dim] % 2 != 0:
-        raise RuntimeError(f"Halving dimension must be even, but dimension {dim} is size {shape[dim]}")
+    refuse_if(shape[dim] % 2 != 0)
     half = fresh((*shape[:dim], shape[dim] // 2, *shape[dim + 1 :]), self)
     return replace(half, stride=elementwise_strides(half.shape, ((half.shape, self.stride()),)))
 
@@ -195,8 +160,7 @@ def flip(self: Any, dims: Sequence[int]) -> TensorMeta:
 @shape_rule(aten.repeat.default, tags=INDEX)
 def repeat(self: Any, repeats: Sequence[Any]) -> TensorMeta:
     missing = len(repeats) - len(self.shape)
-    if missing < 0:
-        raise RuntimeError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
+    refuse_if(missing < 0)
     padded = (1,) * missing + tuple(self.shape)
     return fresh([size * count for size, count in zip(padded, repeats, strict=True)], self)
 
@@ -212,8 +176,7 @@ def repeat_interleave(self: Any, repeats: Any, dim: int | None = None, *, output
 
 @with_in_place(*overloads("tril triu"), tags=("pointwise",))
 def triangle(self: Any, diagonal: Any = 0) -> TensorMeta:
-    if len(self.shape) < 2:
-        raise RuntimeError("tril: input tensor must have at least 2 dimensions")
+    refuse_if(len(self.shape) < 2)
     return fresh(self.shape, self)
 
 
@@ -222,8 +185,7 @@ def diag_embed(self: Any, offset: Any = 0, dim1: int = -2, dim2: int = -1) -> Te
     shape = list(self.shape)
     rank = len(shape) + 1
     dim1, dim2 = wrap_dim(dim1, rank), wrap_dim(dim2, rank)
-    if dim1 == dim2:
-        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+    refuse_if(dim1 == dim2)
     side = shape.pop() + (offset if offset >= 0 else -offset)
     for dim in sorted((dim1, dim2)):
         shape.insert(dim, side)
@@ -234,12 +196,7 @@ def diag_embed(self: Any, offset: Any = 0, dim1: int = -2, dim2: int = -1) -> Te
 def pixel_shuffle(self: Any, upscale_factor: Any) -> TensorMeta:
     *batch, channels, height, width = self.shape
     area = upscale_factor * upscale_factor
-    if channels % area != 0:
-        raise RuntimeError(
-            "pixel_shuffle expects its input's 'channel' dimension to be divisible by the square of "
-            "upscale_factor, but "
-            f"input.size(-3)={channels} is not divisible by {area}"
-        )
+    refuse_if(channels % area != 0)
     shape = (*batch, channels // area, height * upscale_factor, width * upscale_factor)
     return fresh(shape, self, stride=_shuffled_strides(self, shape))
 
@@ -247,8 +204,7 @@ def pixel_shuffle(self: Any, upscale_factor: Any) -> TensorMeta:
 @shape_rule(*overloads("pixel_unshuffle"), tags=INDEX)
 def pixel_unshuffle(self: Any, downscale_factor: Any) -> TensorMeta:
     *batch, channels, height, width = self.shape
-    if height % downscale_factor != 0 or width % downscale_factor != 0:
-        raise RuntimeError("pixel_unshuffle expects height and width to be divisible by downscale_factor")
+    refuse_if(height % downscale_factor != 0 or width % downscale_factor != 0)
     area = downscale_factor * downscale_factor
     shape = (*batch, channels * area, height // downscale_factor, width // downscale_factor)
     if downscale_factor == 1 and 0 in shape:  # a clone
@@ -266,10 +222,7 @@ def _shuffled_strides(self: Any, shape: Sizes) -> Sizes:
 @shape_rule(*overloads("channel_shuffle"), tags=INDEX)
 def channel_shuffle(self: Any, groups: Any) -> TensorMeta:
     shape = tuple(self.shape)
-    if shape[1] % groups != 0:
-        raise RuntimeError(
-            f"Number of channels must be divisible by groups. Got {shape[1]} channels and {groups} groups."
-        )
+    refuse_if(shape[1] % groups != 0)
     return fresh(shape, self, stride=suggested_strides(shape, self.stride(), shape))
 
 
@@ -292,11 +245,7 @@ def _scatter_into(view: Callable[..., TensorMeta], name: str) -> None:
     def rule(self: Any, src: Any, *where: Any, **options: Any) -> TensorMeta:
         """A copy that keeps the offset and even the gaps of the layout."""
         expected, given = view(self, *where, **options).shape, tuple(src.shape)
-        if len(expected) != len(given) or not all(holds(a == b) for a, b in zip(expected, given, strict=True)):
-            raise RuntimeError(
-                f"expected src to have a size equal to the slice of self. src size = {list(given)}, "
-                f"slice size = {list(expected)}"
-            )
+        refuse_if(len(expected) != len(given) or not all(holds(a == b) for a, b in zip(expected, given, strict=True)))
         shape, strides = tuple(self.shape), self.stride()
         if any(stride == 0 and size > 1 for size, stride in zip(shape, strides, strict=True)):
             return fresh(shape, self, stride=preserved_strides(shape, strides))
@@ -321,13 +270,9 @@ def view_backward(grad: Any, input_sizes: Sequence[Any], *_where: Any) -> Tensor
 def narrow_copy(self: Any, dim: int, start: Any, length: Any) -> TensorMeta:
     shape = list(self.shape)
     dim = wrap_dim(dim, len(shape))
-    if not holds(start >= -shape[dim]) or not holds(start <= shape[dim]):
-        raise IndexError(
-            f"start out of range (expected to be in range of [-{shape[dim]}, {shape[dim]}], but got {start})"
-        )
+    refuse_if(not holds(start >= -shape[dim]) or not holds(start <= shape[dim]))
     begin, end = slice_bounds(shape[dim], start, start + length)
-    if end - begin != length:
-        raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({shape[dim]}).")
+    refuse_if(end - begin != length)
     shape[dim] = length
     return fresh(shape, self)
 
@@ -336,13 +281,9 @@ def narrow_copy(self: Any, dim: int, start: Any, length: Any) -> TensorMeta:
 def rot90(self: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> TensorMeta:
     """A flip; for an odd number of quarter turns also a transpose."""
     rank = len(self.shape)
-    if len(dims) != 2:
-        raise RuntimeError(f"expected total rotation dims == 2, but got dims = {len(dims)}")
-    if rank < 2:
-        raise RuntimeError(f"expected total dims >= 2, but got total dims = {rank}")
+    refuse_if(len(dims) != 2 or rank < 2)
     first, second = wrap_dim(dims[0], rank), wrap_dim(dims[1], rank)
-    if first == second:
-        raise RuntimeError(f"expected rotation dims to be different, but got dim0 = {dims[0]} and dim1 = {dims[1]}")
+    refuse_if(first == second)
     if k % 4 == 0:
         return fresh(self.shape, self)
     flipped = flip(self, (first,))
@@ -357,23 +298,14 @@ def rot90(self: Any, k: int = 1, dims: Sequence[int] = (0, 1)) -> TensorMeta:
 def chunk_cat(tensors: Sequence[Any], dim: int, num_chunks: Any) -> TensorMeta:
     """Each tensor is padded and cut into chunks along `dim`; chunks with equal numbers are flattened and
     concatenated."""
-    if not tensors:
-        raise RuntimeError("_chunk_cat expects a non-empty input tensor list")
+    refuse_if(not tensors)
     if dim < 0:
         dim = dim + len(tensors[0].shape)
-    if num_chunks <= 0:
-        raise RuntimeError("_chunk_cat expects positive num_chunks")
+    refuse_if(num_chunks <= 0)
     leading = tuple(tensors[0].shape)[:dim]
     for tensor in tensors:
         shape = tuple(tensor.shape)
-        if dim >= len(shape):
-            raise RuntimeError("_chunk_cat expects dim < ndim for all input tensors")
-        if 0 in shape:
-            raise RuntimeError("_chunk_cat expects non-empty tensor")
-        if tensor.dtype is not tensors[0].dtype:
-            raise RuntimeError("_chunk_cat expects all input tensors with the same dtype")
-        if shape[:dim] != leading:
-            raise RuntimeError("_chunk_cat expects same sizes of 0,...,dim-1 dimensions for all tensors")
+        refuse_if(dim >= len(shape) or 0 in shape or tensor.dtype is not tensors[0].dtype or shape[:dim] != leading)
     width: Any = 0
     for tensor in tensors:
         length, *inner = tuple(tensor.shape)[dim:]

@@ -8,6 +8,7 @@ import torch
 
 from stator.prims.layout import contiguous_strides, holds, preserved_strides, wrap_dim
 from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.refusal import refuse_if
 from stator.prims.type_promotion import is_integral
 
 from .operands import fresh, overloads, with_in_place
@@ -36,8 +37,7 @@ def sort_stable(
 def topk(self: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[TensorMeta, TensorMeta]:
     shape = list(self.shape)
     dim = wrap_dim(dim, len(shape))
-    if not (holds(k >= 0) and holds(k <= (shape[dim] if shape else 1))):
-        raise RuntimeError("selected index k out of range")
+    refuse_if(not (holds(k >= 0) and holds(k <= (shape[dim] if shape else 1))))
     if shape:
         shape[dim] = k
     return fresh(shape, self), fresh(shape, self, torch.int64)
@@ -80,16 +80,7 @@ def quantile(
 
 
 def check_quantile(self: Any, q: Any, interpolation: str) -> None:
-    if self.dtype not in (torch.float32, torch.float64):
-        raise RuntimeError("quantile() input tensor must be either float or double dtype")
-    if any(size == 0 for size in self.shape):
-        raise RuntimeError("quantile() input tensor must be non-empty")
-    if interpolation not in INTERPOLATIONS:
-        raise RuntimeError(f"quantile() interpolation must be one of {', '.join(INTERPOLATIONS)}, not {interpolation}")
+    refuse_if(self.dtype not in (torch.float32, torch.float64) or any(size == 0 for size in self.shape))
+    refuse_if(interpolation not in INTERPOLATIONS)
     if hasattr(q, "shape"):
-        if len(q.shape) > 1:
-            raise RuntimeError("quantile() q must be a scalar or 1D tensor")
-        if q.dtype is not self.dtype:
-            raise RuntimeError("quantile() q tensor must be same dtype as the input tensor")
-        if q.device != self.device:
-            raise RuntimeError("quantile() q tensor must be on the same device as the input tensor")
+        refuse_if(len(q.shape) > 1 or q.dtype is not self.dtype or q.device != self.device)

@@ -21,6 +21,7 @@ from stator.prims.layout import (
     wrap_dims,
 )
 from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.refusal import Refused, refuse_if
 from stator.prims.type_promotion import REAL_OF_COMPLEX
 from stator.shapes.environment import assume_large_sizes, assume_several
 
@@ -41,24 +42,15 @@ def infer_size(shape: Sequence[Any], own: Sizes) -> Sizes:
     for dim, size in enumerate(shape):
         leading = leading and dim < len(own) and type(size) is torch.SymInt and surely(size == own[dim])
         if size == -1:
-            if unknown is not None:
-                raise RuntimeError("only one dimension can be inferred")
+            refuse_if(unknown is not None)
             unknown = dim
-        elif not holds(size >= 0):
-            raise RuntimeError(f"invalid shape dimension {size}")
         else:
+            refuse_if(not holds(size >= 0))
             known = known * size
     if unknown is None:
-        if not holds(known == count):
-            raise RuntimeError(f"shape '{list(shape)}' is invalid for input of size {count}")
+        refuse_if(not holds(known == count))
         return tuple(shape)
-    if not holds(known != 0):
-        raise RuntimeError(
-            f"cannot reshape tensor of 0 elements into shape {list(shape)} because the unspecified dimension size -1 "
-            "can be any value and is ambiguous"
-        )
-    if not holds(count % known == 0):
-        raise RuntimeError(f"shape '{list(shape)}' is invalid for input of size {count}")
+    refuse_if(not holds(known != 0) or not holds(count % known == 0))
     return (*shape[:unknown], count // known, *shape[unknown + 1 :])
 
 
@@ -120,10 +112,7 @@ def view_(self: Any, size: Sequence[Any]) -> TensorMeta:
     if strides is None and any(map(is_unknown, (*shape, *size))):
         raise Unsupported("data-dependent", f"whether a tensor of shape {list(shape)} can be viewed as {list(size)}")
     if strides is None:
-        raise RuntimeError(
-            "view size is not compatible with input tensor's size and stride (at least one dimension spans across two "
-            "contiguous subspaces). Use .reshape(...) instead."
-        )
+        raise Refused
     return view(self, size, strides)
 
 
@@ -147,8 +136,7 @@ def reshape(self: Any, shape: Sequence[Any]) -> TensorMeta:
 
 @shape_rule(aten.t.default, aten.t_.default, tags=VIEW)
 def t(self: Any) -> TensorMeta:
-    if len(self.shape) > 2:
-        raise RuntimeError(f"t() expects a tensor with <= 2 dimensions, but self is {len(self.shape)}D")
+    refuse_if(len(self.shape) > 2)
     return view(self, reversed(self.shape), reversed(self.stride()))
 
 
@@ -168,11 +156,7 @@ def transpose(self: Any, dim0: int, dim1: int) -> TensorMeta:
 @shape_rule(aten.permute.default, tags=VIEW)
 def permute(self: Any, dims: Sequence[int]) -> TensorMeta:
     shape, stride = self.shape, self.stride()
-    if len(dims) != len(shape):
-        raise RuntimeError(
-            "permute(sparse_coo): number of dimensions in the tensor input does not match the length of the desired "
-            f"ordering of dimensions i.e. input.dim() = {len(shape)} is not equal to len(dims) = {len(dims)}"
-        )
+    refuse_if(len(dims) != len(shape))
     order = wrap_dims(dims, len(shape))
     return view(self, [shape[dim] for dim in order], [stride[dim] for dim in order])
 
@@ -181,11 +165,7 @@ def permute(self: Any, dims: Sequence[int]) -> TensorMeta:
 def expand(self: Any, size: Sequence[Any], *, implicit: bool = False) -> TensorMeta:
     shape, stride = self.shape, self.stride()
     missing = len(size) - len(shape)
-    if missing < 0:
-        raise RuntimeError(
-            f"expand: the number of sizes provided ({len(size)}) must be greater or equal to the number of dimensions "
-            f"in the tensor ({len(shape)})"
-        )
+    refuse_if(missing < 0)
     sizes: list[Any] = list(size)
     strides: list[Any] = [0] * len(size)
     if not shape:
@@ -199,20 +179,13 @@ def expand(self: Any, size: Sequence[Any], *, implicit: bool = False) -> TensorM
         else:
             own = 1
             step = sizes[dim + 1] * strides[dim + 1] if dim + 1 < len(size) else 1
-            if target < 0:
-                raise RuntimeError(
-                    f"The expanded size of the tensor ({target}) isn't allowed in a leading, non-existing "
-                    f"dimension {dim}"
-                )
+            refuse_if(target < 0)
         if always_equal(own, 1):  # one repeated element fits every target
             strides[dim] = step if always_equal(target, 1) else 0
         elif holds(target == own) if is_unknown(target) or is_unknown(own) else surely(target == own):
             strides[dim] = step
-        elif not surely(own == 1):
-            raise RuntimeError(
-                f"The expanded size of the tensor ({target}) must match the existing size ({own}) at non-singleton "
-                f"dimension {dim}.  Target sizes: {list(size)}.  Tensor sizes: {list(shape)}"
-            )
+        else:
+            refuse_if(not surely(own == 1))
     return view(self, sizes, strides)
 
 
@@ -240,11 +213,9 @@ def squeeze(self: Any, dim: Any = None) -> TensorMeta:
 @shape_rule(aten.slice.Tensor, tags=VIEW)
 def slice_(self: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> TensorMeta:
     shape, stride = list(self.shape), list(self.stride())
-    if not shape:
-        raise RuntimeError("slice() cannot be applied to a 0-dim tensor.")
+    refuse_if(not shape)
     dim = wrap_dim(dim, len(shape))
-    if step <= 0:
-        raise RuntimeError("slice step must be positive")
+    refuse_if(step <= 0)
     if is_unknown(start) or is_unknown(end) or is_unknown(shape[dim]):
         start, end = _unknown_bounds(shape[dim], start, end)
     else:
@@ -310,30 +281,22 @@ def _part(self: Any, dim: Any, start: Any, length: Any) -> TensorMeta:
 @shape_rule(aten.select.int, tags=VIEW)
 def select(self: Any, dim: int, index: Any) -> TensorMeta:
     shape, stride = list(self.shape), list(self.stride())
-    if not shape:
-        raise IndexError("select() cannot be applied to a 0-dim tensor.")
+    refuse_if(not shape)
     dim = wrap_dim(dim, len(shape))
     size, step = shape.pop(dim), stride.pop(dim)
     if is_unknown(index) or is_unknown(size):  # eager checks the index, and only the offset depends on it
         return view(self, shape, stride, self.storage_offset() + index * step)
-    if index < -size or index >= size:
-        raise IndexError(
-            f"select(): index {index} out of range for tensor of size {list(self.shape)} at dimension {dim}"
-        )
+    refuse_if(index < -size or index >= size)
     return view(self, shape, stride, self.storage_offset() + (index + size if index < 0 else index) * step)
 
 
 @shape_rule(aten.split.Tensor, aten.unsafe_split.Tensor, tags=VIEW)
 def split(self: Any, split_size: Any, dim: int = 0) -> list[TensorMeta]:
-    if not len(self.shape):
-        raise RuntimeError("split expects at least a 1-dimensional tensor")
-    if split_size < 0:
-        raise RuntimeError(f"split expects split_size be non-negative, but got split_size={split_size}")
+    refuse_if(not len(self.shape) or split_size < 0)
     dim = wrap_dim(dim, len(self.shape))
     size = self.shape[dim]
     if split_size == 0:
-        if size != 0:
-            raise RuntimeError(f"split_size can only be 0 if dimension size is 0, but got dimension size of {size}")
+        refuse_if(size != 0)
         return [slice_(self, dim, 0, 0)]
     parts = []
     start = 0
@@ -345,28 +308,21 @@ def split(self: Any, split_size: Any, dim: int = 0) -> list[TensorMeta]:
 
 @shape_rule(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default, tags=VIEW)
 def split_with_sizes(self: Any, split_sizes: Sequence[Any], dim: int = 0) -> list[TensorMeta]:
-    if not len(self.shape):
-        raise RuntimeError("split expects at least a 1-dimensional tensor")
+    refuse_if(not len(self.shape))
     dim = wrap_dim(dim, len(self.shape))
     parts = []
     start: Any = 0
     for length in split_sizes:
-        if not holds(length >= 0):
-            raise RuntimeError("split_with_sizes expects split_sizes have only non-negative entries")
+        refuse_if(not holds(length >= 0))
         parts.append(_part(self, dim, start, length))
         start = start + length
-    if not holds(start == self.shape[dim]):
-        raise RuntimeError(
-            f"split_with_sizes expects split_sizes to sum exactly to {self.shape[dim]} (input tensor's size at "
-            f"dimension {dim}), but got split_sizes={list(split_sizes)}"
-        )
+    refuse_if(not holds(start == self.shape[dim]))
     return parts
 
 
 @shape_rule(aten.unbind.int, tags=VIEW)
 def unbind(self: Any, dim: int = 0) -> list[TensorMeta]:
-    if not len(self.shape):
-        raise IndexError("Dimension specified as 0 but tensor has no dimensions")
+    refuse_if(not len(self.shape))
     dim = wrap_dim(dim, len(self.shape))
     shape, stride = list(self.shape), list(self.stride())
     size, step = shape.pop(dim), stride.pop(dim)
@@ -378,8 +334,7 @@ def unbind(self: Any, dim: int = 0) -> list[TensorMeta]:
 def diagonal(self: Any, offset: Any = 0, dim1: int = 0, dim2: int = 1) -> TensorMeta:
     shape, stride = list(self.shape), list(self.stride())
     dim1, dim2 = wrap_dim(dim1, len(shape)), wrap_dim(dim2, len(shape))
-    if dim1 == dim2:
-        raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+    refuse_if(dim1 == dim2)
     rows, columns = shape[dim1], shape[dim2]
     if offset >= 0:
         columns = columns - offset
@@ -401,10 +356,7 @@ def unfold(self: Any, dimension: int, size: Any, step: Any) -> TensorMeta:
     shape, stride = list(self.shape), list(self.stride())
     dim = wrap_dim(dimension, len(shape))
     extent, unit = (shape[dim], stride[dim]) if shape else (1, 1)
-    if size > extent:
-        raise RuntimeError(f"maximum size for tensor at dimension {dim} is {extent} but size is {size}")
-    if step <= 0:
-        raise RuntimeError(f"step is {step} but must be > 0")
+    refuse_if(size > extent or step <= 0)
     if shape:
         shape[dim], stride[dim] = (extent - size) // step + 1, unit * step
     return view(self, [*shape, size], [*stride, unit])
@@ -412,8 +364,7 @@ def unfold(self: Any, dimension: int, size: Any, step: Any) -> TensorMeta:
 
 @shape_rule(aten.as_strided.default, aten.as_strided_.default, tags=VIEW)
 def as_strided(self: Any, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None) -> TensorMeta:
-    if len(size) != len(stride):
-        raise RuntimeError("mismatch in length of strides and shape")
+    refuse_if(len(size) != len(stride))
     return view(self, size, stride, storage_offset)
 
 
@@ -430,12 +381,7 @@ def alias(self: Any) -> TensorMeta:
 
 @shape_rule(aten.view_as_real.default, tags=VIEW)
 def view_as_real(self: Any) -> TensorMeta:
-    if isinstance(self, torch.Tensor) and self.is_conj():
-        raise RuntimeError(
-            "view_as_real doesn't work on unresolved conjugated tensors.  To resolve the conjugate tensor so you can "
-            "view it as real, use self.resolve_conj(); however, be warned that the resulting tensor will NOT alias "
-            "the original."
-        )
+    refuse_if(isinstance(self, torch.Tensor) and self.is_conj())
     strides = [2 * stride for stride in self.stride()]
     return view(self, (*self.shape, 2), (*strides, 1), 2 * self.storage_offset(), REAL_OF_COMPLEX[self.dtype])
 
@@ -443,38 +389,27 @@ def view_as_real(self: Any) -> TensorMeta:
 @shape_rule(aten.view_as_complex.default, tags=VIEW)
 def view_as_complex(self: Any) -> TensorMeta:
     from_real = {real: complex_ for complex_, real in REAL_OF_COMPLEX.items()}
-    if self.dtype not in from_real:
-        raise RuntimeError(
-            "view_as_complex is only supported for half, float and double tensors, but got a tensor of scalar "
-            f"type: {self.dtype}"
-        )
-    if not len(self.shape) or self.shape[-1] != 2:
-        raise RuntimeError("Tensor must have a last dimension of size 2")
+    refuse_if(self.dtype not in from_real or not len(self.shape) or self.shape[-1] != 2)
     strides = [stride // 2 for stride in self.stride()[:-1]]
     return view(self, self.shape[:-1], strides, self.storage_offset() // 2, from_real[self.dtype])
 
 
 @shape_rule(aten.view.dtype, tags=VIEW)
 def view_dtype(self: Any, dtype: torch.dtype) -> TensorMeta:
-    if isinstance(self, torch.Tensor) and (self.is_conj() or self.is_neg()) and dtype is not self.dtype:
-        seen = "conjugate view tensors" if self.is_conj() else "tensors with negative bit set"
-        raise RuntimeError(f"torch.Tensor.view is not supported for {seen} when converting to a different dtype.")
+    refuse_if(isinstance(self, torch.Tensor) and (self.is_conj() or self.is_neg()) and dtype is not self.dtype)
     own, other = self.dtype.itemsize, dtype.itemsize
     if own == other:
         return view(self, self.shape, self.stride(), dtype=dtype)
-    if not len(self.shape):
-        raise RuntimeError(f"self.dim() cannot be 0 to view {self.dtype} as {dtype} (different element sizes)")
+    refuse_if(not len(self.shape))
     shape, stride, offset = list(self.shape), list(self.stride()), self.storage_offset()
-    if stride[-1] != 1:
-        raise RuntimeError(f"self.stride(-1) must be 1 to view {self.dtype} as {dtype} (different element sizes)")
+    refuse_if(stride[-1] != 1)
     if own > other:
         ratio = own // other
         shape[-1] = shape[-1] * ratio
         stride[:-1] = [step * ratio for step in stride[:-1]]
         return view(self, shape, stride, offset * ratio, dtype)
     ratio = other // own
-    if shape[-1] % ratio != 0 or offset % ratio != 0 or any(step % ratio != 0 for step in stride[:-1]):
-        raise RuntimeError(f"self cannot be viewed as {dtype}: sizes, strides and offset must be divisible by {ratio}")
+    refuse_if(shape[-1] % ratio != 0 or offset % ratio != 0 or any(step % ratio != 0 for step in stride[:-1]))
     shape[-1] = shape[-1] // ratio
     stride[:-1] = [step // ratio for step in stride[:-1]]
     return view(self, shape, stride, offset // ratio, dtype)

@@ -19,6 +19,7 @@ from stator.prims.layout import (
 )
 from stator.prims.onednn import HALF_WIDTH, onednn_enabled
 from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.refusal import refuse_if
 from stator.prims.shape_rules.operands import overloads
 
 aten = torch.ops.aten
@@ -53,38 +54,19 @@ def convolved_shape(
             size = (n - 1) * s - 2 * p + d * (k - 1) + output_padding[i] + 1
         else:
             size = (n + 2 * p - d * (k - 1) - 1) // s + 1
-            if not holds(n + 2 * p >= d * (k - 1) + 1):
-                raise RuntimeError(
-                    f"Calculated padded input size per channel: ({n + 2 * p}). Kernel size: "
-                    f"({d * (k - 1) + 1}). Kernel "
-                    "size can't be greater than actual input size"
-                )
-        if not holds(size >= 0):
-            raise RuntimeError(f"Given input size per channel: {list(shape[2:])}. Calculated output size is too small")
+            refuse_if(not holds(n + 2 * p >= d * (k - 1) + 1))
+        refuse_if(not holds(size >= 0))
         spatial.append(size)
     channels = weight[1] * groups if transposed else weight[0]
     return (shape[0], channels, *spatial)
 
 
 def check_convolution(shape: Sizes, weight: Sizes, bias: Any, transposed: bool, groups: Any) -> None:
-    if len(shape) != len(weight):
-        raise RuntimeError(
-            f"Expected {len(weight)}D (batched) input to conv{len(weight) - 2}d, but got input of size: {list(shape)}"
-        )
+    refuse_if(len(shape) != len(weight))
     expected = weight[0] if transposed else weight[1] * groups
-    if not holds(shape[1] == expected):
-        raise RuntimeError(
-            f"Given groups={groups}, weight of size {list(weight)}, expected input{list(shape)} to have {expected} "
-            f"channels, but got {shape[1]} channels instead"
-        )
-    if not transposed and weight[0] % groups != 0:
-        raise RuntimeError(f"expected weight to be divisible by {groups} at dimension 0, but got weight {list(weight)}")
+    refuse_if(not holds(shape[1] == expected) or (not transposed and weight[0] % groups != 0))
     out_channels = weight[1] * groups if transposed else weight[0]
-    if bias is not None and tuple(bias.shape) != (out_channels,):
-        raise RuntimeError(
-            f"Given weight of size {list(weight)}, expected bias to be 1-dimensional with {out_channels} elements, but "
-            f"got bias of size {list(bias.shape)} instead"
-        )
+    refuse_if(bias is not None and tuple(bias.shape) != (out_channels,))
 
 
 @shape_rule(aten.convolution.default, *overloads("_convolution"), tags=CONV)
@@ -102,14 +84,8 @@ def convolution(
 ) -> TensorMeta:
     shape, kernel = tuple(input.shape), tuple(weight.shape)
     check_convolution(shape, kernel, bias, transposed, groups)
-    if input.dtype is not weight.dtype:
-        raise RuntimeError(f"Input type ({input.dtype}) and weight type ({weight.dtype}) should be the same")
-    if bias is not None and bias.dtype is not input.dtype:
-        raise RuntimeError(f"Input type ({input.dtype}) and bias type ({bias.dtype}) should be the same")
-    if any(amount < 0 for amount in padding):
-        raise RuntimeError("negative padding is not supported")
-    if any(amount <= 0 for amount in dilation):
-        raise RuntimeError("dilation should be greater than zero")
+    refuse_if(input.dtype is not weight.dtype or (bias is not None and bias.dtype is not input.dtype))
+    refuse_if(any(amount < 0 for amount in padding) or any(amount <= 0 for amount in dilation))
     rank = len(shape) - 2
     result = convolved_shape(
         shape,

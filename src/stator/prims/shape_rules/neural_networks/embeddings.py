@@ -8,6 +8,7 @@ import torch
 
 from stator.prims.layout import has_zero
 from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.refusal import refuse_if
 from stator.prims.shape_rules.operands import fresh, overloads
 
 aten = torch.ops.aten
@@ -17,15 +18,8 @@ aten = torch.ops.aten
 def embedding(
     weight: Any, indices: Any, padding_idx: Any = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> TensorMeta:
-    if len(weight.shape) != 2:
-        raise RuntimeError("'weight' must be 2-D")
-    if indices.dtype not in (torch.int64, torch.int32):
-        raise RuntimeError(
-            "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got "
-            f"{indices.dtype} instead (while checking arguments for embedding)"
-        )
-    if has_zero(weight.shape[:1]) and not has_zero(indices.shape):
-        raise RuntimeError("index_select(): self indexing axis dim should be positive")
+    refuse_if(len(weight.shape) != 2 or indices.dtype not in (torch.int64, torch.int32))
+    refuse_if(has_zero(weight.shape[:1]) and not has_zero(indices.shape))
     return fresh((*indices.shape, weight.shape[1]), weight)
 
 
@@ -40,8 +34,7 @@ def embedding_dense_backward(
 def one_hot(self: Any, num_classes: Any = -1) -> Any:
     if num_classes == -1:
         return NotImplemented
-    if num_classes <= 0 and 0 in tuple(self.shape):
-        raise RuntimeError("Can not infer total number of classes from empty tensor.")
+    refuse_if(num_classes <= 0 and 0 in tuple(self.shape))
     return fresh((*self.shape, num_classes), self, torch.int64)
 
 
@@ -116,8 +109,7 @@ def segment_reduce(
     data: Any, reduce: str, *, lengths: Any = None, indices: Any = None, offsets: Any = None, axis: int = 0, **_: Any
 ) -> TensorMeta:
     """One element along `axis` for each segment; `lengths` and `offsets` have the dimensions up to `axis`."""
-    if (lengths is None) == (offsets is None):
-        raise RuntimeError("segment_reduce(): Either lengths or offsets must be defined.")
+    refuse_if((lengths is None) == (offsets is None))
     count = lengths.shape[axis] if lengths is not None else offsets.shape[axis] - 1
     return fresh((*data.shape[:axis], count, *data.shape[axis + 1 :]), data)
 

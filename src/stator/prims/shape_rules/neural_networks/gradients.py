@@ -13,6 +13,7 @@ import torch
 
 from stator.prims.layout import broadcast_shapes, suggested_strides
 from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.refusal import refuse_if
 from stator.prims.shape_rules.like_arguments import preserved
 from stator.prims.shape_rules.operands import elementwise, fresh, overloads, unchanged_argument
 
@@ -141,18 +142,12 @@ FUSED = """
 @shape_rule(*overloads(FUSED), tags=("foreach",))
 def _step(self: Any, grads: Any, *_lists: Any, **_options: Any) -> None:
     for parameter, gradient in zip(self, grads, strict=True):
-        if tuple(parameter.shape) != tuple(gradient.shape):
-            raise RuntimeError(
-                f"a fused step of a parameter of shape {list(parameter.shape)} with a gradient of shape "
-                f"{list(gradient.shape)}"
-            )
+        refuse_if(tuple(parameter.shape) != tuple(gradient.shape))
 
 
 @shape_rule(torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default, tags=("foreach",))
 def _unscale(self: Any, found_inf: Any, inv_scale: Any) -> None:
-    for name, tensor in (("found_inf", found_inf), ("inv_scale", inv_scale)):
-        if tensor.dtype is not torch.float32:
-            raise RuntimeError(f"{name} must be a float tensor.")
+    refuse_if(found_inf.dtype is not torch.float32 or inv_scale.dtype is not torch.float32)
 
 
 @shape_rule(torch.ops.aten._amp_update_scale_.default, tags=("inplace",))

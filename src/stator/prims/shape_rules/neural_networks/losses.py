@@ -9,7 +9,8 @@ import torch
 
 from stator.prims.layout import holds, preserved_strides
 from stator.prims.record import TensorMeta, shape_rule
-from stator.prims.shape_rules.operands import elementwise, fresh, overloads, scalar_type
+from stator.prims.refusal import refuse_if
+from stator.prims.shape_rules.operands import elementwise, fresh, overloads
 from stator.prims.type_promotion import common_dtype
 
 LOSS = ("reduction",)
@@ -27,15 +28,13 @@ def mse_loss(self: Any, target: Any, reduction: int = 1) -> TensorMeta:
 
 @shape_rule(*overloads("smooth_l1_loss"), tags=LOSS)
 def smooth_l1_loss(self: Any, target: Any, reduction: int = 1, beta: float = 1.0) -> TensorMeta:
-    if not beta >= 0:
-        raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
+    refuse_if(not beta >= 0)
     return elementwise_loss(self, target, reduction)
 
 
 @shape_rule(*overloads("huber_loss"), tags=LOSS)
 def huber_loss(self: Any, target: Any, reduction: int = 1, delta: float = 1.0) -> TensorMeta:
-    if not delta > 0:
-        raise RuntimeError("huber_loss does not support non-positive values for delta.")
+    refuse_if(not delta > 0)
     return elementwise_loss(self, target, reduction)
 
 
@@ -57,12 +56,10 @@ def binary_cross_entropy_with_logits(
 def nll_loss_forward(
     self: Any, target: Any, weight: Any, reduction: int, ignore_index: Any
 ) -> tuple[TensorMeta, TensorMeta]:
-    if len(self.shape) not in (1, 2) or len(target.shape) > 1:
-        raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
+    refuse_if(len(self.shape) not in (1, 2) or len(target.shape) > 1)
     _check_labels(target)
     batched = len(self.shape) == 2
-    if batched and not holds(self.shape[0] == target.shape[0]):
-        raise RuntimeError(f"size mismatch (got input: {list(self.shape)}, target: {list(target.shape)})")
+    refuse_if(batched and not holds(self.shape[0] == target.shape[0]))
     shape = (self.shape[0],) if reduction == 0 and batched else ()
     return fresh(shape, self), fresh((), self)
 
@@ -77,8 +74,7 @@ def nll_loss2d_forward(
 
 
 def _check_labels(target: Any) -> None:
-    if target.dtype not in (torch.int64, torch.uint8):
-        raise RuntimeError(f"expected target dtype to be Long or Byte, but got {scalar_type(target.dtype)}")
+    refuse_if(target.dtype not in (torch.int64, torch.uint8))
 
 
 @shape_rule(*overloads("multi_margin_loss"), tags=LOSS)

@@ -9,6 +9,7 @@ import torch
 
 from stator.prims.layout import holds, suggested_strides
 from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.refusal import refuse_if
 from stator.prims.shape_rules.operands import fresh, overloads
 from stator.prims.type_promotion import computation_dtype
 
@@ -27,23 +28,9 @@ def statistics_dtype(input: Any, weight: Any) -> torch.dtype:
 def check_normalized(input: Any, normalized_shape: Sequence[Any], weight: Any, bias: Any) -> int:
     rank = len(normalized_shape)
     shape, normalized = tuple(input.shape), tuple(normalized_shape)
-    if rank == 0:
-        raise RuntimeError(
-            "Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element"
-        )
-    for name, parameter in (("weight", weight), ("bias", bias)):
-        if parameter is not None and tuple(parameter.shape) != normalized:
-            raise RuntimeError(
-                f"Expected {name} to be of same shape as normalized_shape, but got {name} of shape "
-                f"{list(parameter.shape)} and normalized_shape = {list(normalized)}"
-            )
+    refuse_if(rank == 0 or any(one is not None and tuple(one.shape) != normalized for one in (weight, bias)))
     own = shape[len(shape) - rank :]
-    if len(shape) < rank or not all(holds(a == b) for a, b in zip(own, normalized, strict=True)):
-        raise RuntimeError(
-            f"Given normalized_shape={list(normalized)}, expected input with shape [*, "
-            f"{', '.join(map(str, normalized))}], "
-            f"but got input of size{list(shape)}"
-        )
+    refuse_if(len(shape) < rank or not all(holds(a == b) for a, b in zip(own, normalized, strict=True)))
     return len(shape) - rank
 
 
@@ -104,11 +91,9 @@ def batch_norm_result(input: Any) -> TensorMeta:
 
 
 def check_channels(input: Any, *parameters: Any) -> None:
-    if len(input.shape) < 2:
-        raise RuntimeError(f"expected at least 2 dimensions, but got input of size {list(input.shape)}")
+    refuse_if(len(input.shape) < 2)
     for parameter in parameters:
-        if parameter is not None and tuple(parameter.shape) != (input.shape[1],):
-            raise RuntimeError(f"running_mean should contain {input.shape[1]} elements not {list(parameter.shape)}")
+        refuse_if(parameter is not None and tuple(parameter.shape) != (input.shape[1],))
 
 
 def batch_norm(input: Any, weight: Any, bias: Any, running: Sequence[Any], training: bool) -> tuple[TensorMeta, ...]:

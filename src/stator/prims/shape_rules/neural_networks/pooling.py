@@ -10,6 +10,7 @@ import torch
 
 from stator.prims.layout import Sizes, contiguous_strides, has_zero, holds, suggested_strides, surely
 from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.refusal import refuse_if
 from stator.prims.shape_rules.operands import fresh, overloads
 
 from .convolution import per_spatial_dim
@@ -35,31 +36,15 @@ def pooled_shape(
 ) -> Sizes:
     """Only the batch, the first of rank + 2 dimensions, may be empty."""
     shape = tuple(self.shape)
-    if len(shape) not in (rank + 1, rank + 2):
-        raise RuntimeError(f"non-empty {rank + 1}D or {rank + 2}D (batch mode) tensor expected for input")
-    if has_zero(shape[len(shape) - rank - 1 :]):
-        raise RuntimeError(
-            f"Expected {rank + 1}D or {rank + 2}D (batch mode) tensor with optional 0 dim batch size for input, "
-            f"but got:{list(shape)}"
-        )
+    refuse_if(len(shape) not in (rank + 1, rank + 2) or has_zero(shape[len(shape) - rank - 1 :]))
     kernel = per_spatial_dim(kernel_size, rank)
     step = per_spatial_dim(stride, rank) if stride not in (None, (), []) else kernel
     pad, spread = per_spatial_dim(padding, rank), per_spatial_dim(dilation, rank)
     sizes = []
     for i in range(rank):
-        if step[i] == 0:
-            raise RuntimeError("stride should not be zero")
-        if pad[i] < 0:
-            raise RuntimeError(f"pad must be non-negative, but got pad: {pad[i]}")
-        if spread[i] <= 0:
-            raise RuntimeError(f"dilation must be greater than zero, but got {spread[i]}")
-        if pad[i] * 2 > kernel[i]:
-            raise RuntimeError(
-                f"pad should be at most half of effective kernel size, but got pad={pad[i]}, kernel_size={kernel[i]}"
-            )
+        refuse_if(step[i] == 0 or pad[i] < 0 or spread[i] <= 0 or pad[i] * 2 > kernel[i])
         size = pooled_size(shape[len(shape) - rank + i], kernel[i], step[i], pad[i], spread[i], ceil_mode)
-        if size < 1:
-            raise RuntimeError(f"Given input size: {list(shape)}. Calculated output size is too small")
+        refuse_if(size < 1)
         sizes.append(size)
     return (*shape[: len(shape) - rank], *sizes)
 
@@ -109,8 +94,7 @@ def _avg_pool(rank: int) -> None:
         count_include_pad: bool = True,
         divisor_override: Any = None,
     ) -> TensorMeta:
-        if divisor_override == 0:
-            raise RuntimeError("divisor must be not zero")
+        refuse_if(divisor_override == 0)
         shape = pooled_shape(self, rank, kernel_size, stride, padding, 1, ceil_mode)
         return pooled(self, shape) if rank == 2 else fresh(shape, self)
 
@@ -122,15 +106,6 @@ _avg_pool(3)
 def adaptive_shape(self: Any, output_size: Sequence[Any]) -> Sizes:
     shape = tuple(self.shape)
     return (*shape[: len(shape) - len(output_size)], *output_size)
-
-
-def require_nonempty(name: str, shape: Sizes, dims: Sequence[int]) -> None:
-    for dim in dims:
-        if has_zero((shape[dim],)):
-            raise RuntimeError(
-                f"{name}(): Expected input to have non-zero size for non-batch dimensions, but input has sizes "
-                f"{list(shape)} with dimension {dim} being empty"
-            )
 
 
 def is_mean(output_size: Sequence[Any]) -> bool:
@@ -148,28 +123,25 @@ def adaptive_pool3d(self: Any, output_size: Sequence[Any]) -> TensorMeta:
 
 @shape_rule(*overloads("_adaptive_avg_pool2d adaptive_avg_pool2d"), tags=POOL)
 def adaptive_avg_pool2d(self: Any, output_size: Sequence[Any]) -> TensorMeta:
-    rank = len(self.shape)
-    if not is_mean(output_size):
-        require_nonempty("adaptive_avg_pool2d", tuple(self.shape), range(rank - 2, rank))
+    refuse_if(not is_mean(output_size) and has_zero(self.shape[-2:]))
     return adaptive_pool2d(self, output_size)
 
 
 @shape_rule(*overloads("_adaptive_avg_pool3d adaptive_avg_pool3d"), tags=POOL)
 def adaptive_avg_pool3d(self: Any, output_size: Sequence[Any]) -> TensorMeta:
-    if not is_mean(output_size):
-        require_nonempty("adaptive_avg_pool3d", tuple(self.shape), range(1, len(self.shape)))
+    refuse_if(not is_mean(output_size) and has_zero(self.shape[1:]))
     return adaptive_pool3d(self, output_size)
 
 
 @shape_rule(*overloads("adaptive_max_pool2d"), tags=POOL)
 def adaptive_max_pool2d(self: Any, output_size: Sequence[Any]) -> tuple[TensorMeta, TensorMeta]:
-    require_nonempty("adaptive_max_pool2d", tuple(self.shape), range(1, len(self.shape)))
+    refuse_if(has_zero(self.shape[1:]))
     return with_positions(adaptive_pool2d(self, output_size))
 
 
 @shape_rule(*overloads("adaptive_max_pool3d"), tags=POOL)
 def adaptive_max_pool3d(self: Any, output_size: Sequence[Any]) -> tuple[TensorMeta, TensorMeta]:
-    require_nonempty("adaptive_max_pool3d", tuple(self.shape), range(1, len(self.shape)))
+    refuse_if(has_zero(self.shape[1:]))
     return with_positions(adaptive_pool3d(self, output_size))
 
 
@@ -178,17 +150,13 @@ def fractional_max_pool(
     self: Any, kernel_size: Any, output_size: Sequence[Any], random_samples: Any
 ) -> tuple[TensorMeta, TensorMeta]:
     rank = len(output_size)
-    require_nonempty(f"fractional_max_pool{rank}d", tuple(self.shape), range(len(self.shape) - rank, len(self.shape)))
+    refuse_if(has_zero(self.shape[-rank:]))
     return with_positions(adaptive_pool3d(self, output_size))
 
 
 def _require_position_of_each(self: Any, indices: Any) -> None:
     own, given = tuple(self.shape), tuple(indices.shape)
-    if len(own) != len(given) or not all(holds(a == b) for a, b in zip(own, given, strict=True)):
-        raise RuntimeError(
-            f"Expected shape of indices to be same as that of the input tensor ({list(own)}) but got indices tensor "
-            f"with shape: {list(given)}"
-        )
+    refuse_if(len(own) != len(given) or not all(holds(a == b) for a, b in zip(own, given, strict=True)))
 
 
 @shape_rule(*overloads("max_unpool2d"), tags=("scatter",))
@@ -206,18 +174,9 @@ def max_unpool3d(self: Any, indices: Any, output_size: Sequence[Any], *_geometry
 @shape_rule(*overloads("im2col"), tags=("index",))
 def im2col(self: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> TensorMeta:
     shape = tuple(self.shape)
-    if has_zero(shape[-3:]):
-        raise RuntimeError(
-            "Expected 3D or 4D (batch mode) tensor with possibly 0 batch size and other non-zero dimensions for input, "
-            f"but got: {list(shape)}"
-        )
+    refuse_if(has_zero(shape[-3:]))
     blocks = [pooled_size(shape[i - 2], kernel_size[i], stride[i], padding[i], dilation[i], False) for i in range(2)]
-    if not all(holds(count >= 1) for count in blocks):
-        raise RuntimeError(
-            f"Given input with spatial size {shape[-2:]}, kernel_size={tuple(kernel_size)}, "
-            f"dilation={tuple(dilation)}, padding={tuple(padding)}, calculated shape of the array of sliding "
-            f"blocks as {tuple(blocks)}, but its components must be at least one."
-        )
+    refuse_if(not all(holds(count >= 1) for count in blocks))
     windows = blocks[0] * blocks[1]
     result = (*shape[:-3], shape[-3] * kernel_size[0] * kernel_size[1], windows)
     return TensorMeta(result, contiguous_strides(result), self.dtype, self.device)
