@@ -105,3 +105,58 @@ def test_an_entry_under_a_key_that_is_no_string() -> None:
         found = stator.compile(program, backend="eager")(torch.ones(2), held)
     assert vars(held) == {(0, 1): 2.5}
     assert torch.equal(found, torch.full((2,), 4.0))
+
+
+def read_field(made: Any) -> Any:
+    return made.__dict__["field"]
+
+
+class Field:
+    def __get__(self, made: Any, cls: type | None = None) -> Any:
+        return made.__dict__.get("field", "none")
+
+    def __set__(self, made: Any, value: Any) -> None:
+        made.__dict__["field"] = made.__dict__.get("field", 0) + 2 * value
+
+    def __delete__(self, made: Any) -> None:
+        del made.__dict__["field"]
+        made.deleted = True
+
+
+class ReadOnly:
+    """As in the tuples of SciPy: a property without a setter reads the entry of its own name."""
+
+    field = property(read_field)
+
+    def __init__(self, value: int) -> None:
+        self.__dict__["field"] = value
+
+
+class Doubling:
+    field = Field()
+
+
+def test_entries_behind_a_descriptor_of_the_class_are_written_past_it() -> None:
+    def program(x, read_only, doubling):
+        made = ReadOnly(42)
+        read_only.__dict__["field"] += 1
+        doubling.field = 10
+        return x + made.field + read_only.field + doubling.field, made
+
+    def run(function):
+        read_only, doubling = ReadOnly(3), Doubling()
+        outputs = [function(torch.ones(2), read_only, doubling) for _ in range(3)]
+        return [(result.tolist(), vars(made)) for result, made in outputs], vars(read_only), vars(doubling)
+
+    assert run(stator.compile(program, backend="eager", fullgraph=True)) == run(program)
+
+
+def test_an_entry_behind_a_descriptor_of_the_class_is_deleted_past_it() -> None:
+    def program(x, made):
+        del made.__dict__["field"]
+        return x + 1
+
+    made = Doubling()
+    made.field = 3
+    stator.compile(program, backend="eager", fullgraph=True)(torch.ones(2), made)
+    assert vars(made) == {}

@@ -18,6 +18,7 @@ from stator.dynamo.ir.reconstruct_ir import (
     ConstantRecipe,
     Effect,
     FrameCell,
+    GetAttr,
     GraphOutput,
     Load,
     NewDict,
@@ -33,7 +34,7 @@ from stator.dynamo.values.containers.live_iterators import LiveIterator
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import AppendOnlyList, ListValue
 from stator.dynamo.values.containers.sets import SetValue
-from stator.dynamo.values.objects import MISSING, ObjectValue
+from stator.dynamo.values.objects import MISSING, ObjectValue, is_hidden
 from stator.dynamo.values.scopes import CellValue, GlobalScope
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import TensorValue
@@ -91,8 +92,8 @@ class FrameReconstructor:
             self.outputs.append(value)
         return made
 
-    def set_attr(self, target: Recipe, name: str, value: Value, raw: bool = False) -> None:
-        self.fills.append(attribute_effect(target, name, self.recipe(value), raw))
+    def set_attr(self, target: Recipe, name: str, value: Value) -> None:
+        self.fills.append(call_effect(setattr, target, ConstantRecipe(name), self.recipe(value)))
 
     def made_of_class(self, value: ObjectValue, made: Recipe) -> Recipe:
         """The recipe of an instance of a program's class; effects fill the instance."""
@@ -113,7 +114,7 @@ class FrameReconstructor:
             self.fills.append(call_effect(support.replace_set, made, self._listed(value.members.values())))
         for name, attribute in (value.attributes or {}).items():
             if attribute is not MISSING:
-                self.set_attr(made, name, attribute, raw=True)
+                self.fills.append(_own_attribute_effect(made, value.cls, name, self.recipe(attribute)))
 
     def _listed(self, items: Iterable[Value]) -> NewList:
         return NewList([self.recipe(item) for item in items])
@@ -185,14 +186,17 @@ class FrameReconstructor:
     def _attribute(self, value: ObjectValue, name: str) -> None:
         target = self.recipe(value)
         now = (value.attributes or {}).get(name, MISSING)
-        raw = not isinstance(value, TensorValue)
-        if raw and self._is_as_before(value, name, now):
+        own = not isinstance(value, TensorValue)
+        if own and self._is_as_before(value, name, now):
             return
-        if now is not MISSING:
-            self.effects.append(attribute_effect(target, name, self.recipe(now), raw))
+        if now is not MISSING and own:
+            self.effects.append(_own_attribute_effect(target, value.cls, name, self.recipe(now)))
+        elif now is not MISSING:
+            self.effects.append(call_effect(setattr, target, ConstantRecipe(name), self.recipe(now)))
         elif value.obj is not None and (name in (value.instance_dict() or {})):
-            delete = object.__delattr__ if raw else delattr
-            self.effects.append(call_effect(delete, target, ConstantRecipe(name)))
+            delete = dict.__delitem__ if is_hidden(value.cls, name) else object.__delattr__ if own else delattr
+            holder = GetAttr(target, "__dict__") if delete is dict.__delitem__ else target
+            self.effects.append(call_effect(delete, holder, ConstantRecipe(name)))
         self._changed[id(value)] = value
 
     def _is_as_before(self, value: ObjectValue, name: str, now: Any) -> bool:
@@ -284,9 +288,11 @@ class FrameReconstructor:
                     self.context.guard(_object_source(value), GuardKind.DISTINCT, _object_source(other))
 
 
-def attribute_effect(target: Recipe, name: str, value: Recipe, raw: bool = False) -> Effect:
-    """`raw`: an attribute write past any __setattr__."""
-    return call_effect(object.__setattr__ if raw else setattr, target, ConstantRecipe(name), value)
+def _own_attribute_effect(target: Recipe, cls: type, name: str, value: Recipe) -> Effect:
+    """An attribute write past any __setattr__ and past a descriptor of the class that hides the object's own entry."""
+    if is_hidden(cls, name):
+        return call_effect(dict.__setitem__, GetAttr(target, "__dict__"), ConstantRecipe(name), value)
+    return call_effect(object.__setattr__, target, ConstantRecipe(name), value)
 
 
 def _is_found(recipe: Recipe) -> bool:

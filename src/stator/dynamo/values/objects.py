@@ -452,6 +452,13 @@ def is_data_descriptor(found: Any) -> bool:
     return hasattr(kind, "__set__") or hasattr(kind, "__delete__")
 
 
+def is_hidden(cls: type, name: str) -> bool:
+    """Whether a data descriptor of the class stands before the entry of this name in the object's `__dict__`."""
+    found = inspect.getattr_static(cls, name, None)
+    return is_data_descriptor(found) and not isinstance(found, _C_MEMBERS)
+
+
+_C_MEMBERS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 C_METHODS = (types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType)
 
 
