@@ -10,6 +10,7 @@ import random
 import pytest
 import torch
 
+import stator
 from stator.dynamo.cache import entry as entry  # registers the guards on tensors
 from stator.dynamo.guards.guard import Guard, GuardedFact, GuardKind, SizeFacts
 from stator.dynamo.guards.guard_tree import build_guard_tree, describe_failure
@@ -110,3 +111,16 @@ def test_a_failure_names_the_fact_and_the_sizes():
     assert "x.size(0) == x.size(1) no longer holds: x.size(0) is 3, x.size(1) is 4" in describe_failure(
         [guard], failure
     )
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_jagged_tensor_whose_rows_get_another_length(fullgraph: bool) -> None:
+    """The size that stands for the lengths cannot be compared with numbers, as the search for changed strides does."""
+
+    def jagged(width: int) -> torch.Tensor:
+        return torch.nested.nested_tensor([torch.rand(rows, width) for rows in (2, 3, 4)], layout=torch.jagged)
+
+    compiled = stator.compile(lambda x: x.sin(), backend="eager", fullgraph=fullgraph)
+    for width in (3, 4, 5, 6):
+        x = jagged(width)
+        assert torch.equal(compiled(x).values(), x.values().sin())

@@ -245,12 +245,15 @@ def _number_agrees(expected: object, found: Any) -> bool:
 
 def changed_layout(expected: TensorGuard, tensor: object) -> tuple[list[int], list[int]]:
     """The dimensions whose sizes, and those whose strides, differ from the numbers that the guard relies on. None, if
-    anything else differs. A stride that follows from the sizes on both sides does not differ."""
+    anything else differs. A stride that follows from the sizes on both sides does not differ. The size that stands for
+    the lengths of a jagged tensor cannot be compared with numbers."""
     if type(tensor) is not expected.python_type or not isinstance(tensor, torch.Tensor):
         return [], []
     now = tensor_guard(tensor)
     mine, other = (dataclasses.replace(one, shape=(), stride=(), dispatch_keys=None) for one in (expected, now))
     if mine != other or len(expected.shape) != len(now.shape):
+        return [], []
+    if any(type(number) is not int for number in (*now.shape, *now.stride)):
         return [], []
     followed = [
         dim
