@@ -107,8 +107,8 @@ def too_small(joint: JointGraph, calls: Calls) -> str | None:
     nodes = [node for node in joint.graph.graph.nodes if node.op == "call_function"]
     if any(map(_gains_alone, nodes)) and any(is_backward(node) and not _is_view(node) for node in nodes):
         return None
-    backward = sum(map(is_backward, nodes))
-    if len(nodes) - backward <= 1 and backward <= 1:
+    forward = sum(not is_backward(node) for node in nodes)
+    if forward <= 1 and sum(is_backward(node) and not _is_view(node) for node in nodes) <= 1:
         return "one operator in the forward, and one at most in the backward"
     if any(map(_is_many_operators_in_eager, nodes)):
         return None
