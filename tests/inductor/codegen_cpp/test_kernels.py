@@ -197,6 +197,57 @@ def test_columns_that_indices_choose_are_stored_next_to_each_other() -> None:
     assert "store_strided" not in compiled.text(job)
 
 
+def of_each_row(rows: int, width: int, count: int, dtype: torch.dtype = F32, scatter: bool = False) -> Graph:
+    """Elements of each row at places of its own, gathered or added."""
+    graph = Graph()
+    index = graph.input(torch.randint(0, width, (rows, count)))
+    source = graph.input((torch.randn(rows, count if scatter else width) * 50).to(dtype))
+    if scatter:
+        target = graph.input(torch.zeros(rows, width, dtype=dtype))
+        out = graph.buffer((rows, width), dtype, value=target)
+    else:
+        out = graph.buffer((rows, count), dtype)
+
+    def body(ops: Any, i: Any, _: Any) -> None:
+        at = i[0] * count + i[1]
+        place = i[0] * width + ops.indirect(ops.load(index, at), width)
+        if scatter:
+            ops.store(out, place, ops.load(source, at), mode="add")
+        else:
+            ops.store(out, at, ops.load(source, place))
+
+    graph.node([out], body, (rows, count))
+    graph.outputs = [out]
+    return graph
+
+
+def test_a_gather_asks_for_the_next_row() -> None:
+    dtypes = (F32, torch.bfloat16, torch.float64, torch.int64, torch.uint8)
+    sizes = [(40, 256, 256), (70, 40, 33), (3, 300, 100), (1, 64, 64)]
+    check(*(of_each_row(*size, dtype) for dtype in dtypes for size in sizes))
+    for rows, width, count, lines in ((40, 256, 256, 1), (40, 256, 100, 3), (40, 256, 16, 0), (40, 16, 64, 0)):
+        compiled = Compiled()
+        text = compiled.text(compiled.add(of_each_row(rows, width, count), Options()))
+        assert text.count("__builtin_prefetch") == lines * (2 if count == 100 else 1)  # also behind whole vectors
+
+
+def test_gathers_along_rows_of_any_length() -> None:
+    gathered = stator.compile(lambda x, at: x.gather(1, at), dynamic=True)
+    for rows, width in ((40, 300), (64, 1024), (9, 5)):
+        x, at = torch.randn(rows, width), torch.randint(width, (rows, width))
+        assert torch.equal(gathered(x, at), x.gather(1, at))
+
+
+def test_rows_of_threads_need_no_atomic_sums() -> None:
+    graphs = [of_each_row(300, 200, count, dtype, True) for count in (200, 333) for dtype in (F32, torch.int64)]
+    compiled = Compiled()
+    jobs = [compiled.add(graph, Options(verify=True)) for graph in graphs]
+    compiled.build()
+    for graph, job in zip(graphs, jobs, strict=True):
+        assert_close(compiled.run(job), run_reference(graph))
+        assert ", true);" in compiled.text(job)
+
+
 @pytest.mark.parametrize("mode", ["add", "max", "min"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
 def test_scattered_values_meet_in_one_element(dtype: torch.dtype, mode: str) -> None:

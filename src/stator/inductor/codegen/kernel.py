@@ -111,6 +111,12 @@ class Kernel:
         found = index.coefficient(self.loops[loop])
         return None if found is None else self.knowledge.hint(found)
 
+    def keeps_apart(self, index: Expr, loop: int) -> bool:
+        """True if no two iterations of the loop reach one element."""
+        step = index.coefficient(self.loops[loop])
+        low, high = index.substitute({self.loops[loop]: 0}).bounds(self.ranges)
+        return isinstance(step, int) and high - low < abs(step)
+
     def loops_of(self, index: Expr) -> int:
         bits = 0
         for at, symbol in enumerate(self.loops):

@@ -23,6 +23,7 @@ from .partial_sums import emit_in_parts, part_depth
 from .phases import Phase, PhasePlan, plan_phases
 from .row_parts import emit_rows_in_parts
 from .row_sums import own_rows, row_of_sums, skip_of_others
+from .rows_ahead import lines_ahead
 from .scans import begin_scan, declare_carries, of_valid_lanes, scanned, scans
 from .several_accumulators import emit_with_several
 from .tiles import SHARED, emit_blocks, emit_tile
@@ -433,6 +434,8 @@ class Emitter:
             return f"load({self.at(buffer, index)}{self._tail()})"
         if step is not None:
             return f"load_strided({self.at(buffer, index)}, {self.size_text(step)}, {self.lanes})"
+        for line in lines_ahead(self.kernel, self.order, index, self.buffers[buffer].layout.dtype.itemsize):
+            self.line(f"__builtin_prefetch({self.at(buffer, line)});")
         return f"gather({self.pointers[buffer]}, {self._positions(index)}, {self.lanes})"
 
     def _tail(self) -> str:
@@ -461,7 +464,9 @@ class Emitter:
             tail = self._tail()
             text = f"store({target}, op_add(load({target}{tail}), {value}){tail});"
         elif store.mode == "add":
-            text = f"add_shared({target}, {value}, alone);"
+            shared = None if self.parallel_at is None else self.order.outer[self.parallel_at]
+            apart = shared is not None and self.kernel.keeps_apart(store.index, shared)
+            text = f"add_shared({target}, {value}, {'true' if apart else 'alone'});"
         elif store.mode in COMBINE_STORED:
             text = f"store_one({target}, {COMBINE_STORED[store.mode]}(load_one({target}), {value}));"
         else:

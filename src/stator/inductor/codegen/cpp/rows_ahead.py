@@ -1,0 +1,36 @@
+"""The memory that gathers ask for ahead of its use. Where they read the elements of a row in no order, nothing else
+foretells the next row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stator.inductor.codegen.kernel import Kernel
+from stator.shapes.expr import Expr
+
+from .types import LANES
+from .vectorize import LoopOrder
+
+_LINE = 64  # bytes of a line of the cache
+_MOST_LINES = 4  # of a vector: with more, most of a row is not read
+
+
+def lines_ahead(kernel: Kernel, order: LoopOrder, index: Expr, itemsize: int) -> Iterator[Expr]:
+    """The elements to ask for in an iteration of the innermost loop, whose lanes read at `index`: some lines of the
+    row that the next iteration of the loop around reads."""
+    loops = (*order.outer, *order.inner)
+    places = [symbol for symbol in index.symbols if symbol in kernel.indirect]
+    if len(loops) < 2 or loops[-1] != order.vector or len(places) != 1 or index.coefficient(places[0]) != 1:
+        return
+    last, around = (kernel.loops[loop] for loop in (loops[-1], loops[-2]))
+    place = kernel.values[kernel.indirect[places[0]]]
+    row, reads = kernel.knowledge.hint(place.args[1]), kernel.typical[loops[-1]]
+    step = index.coefficient(around)
+    if last in index.symbols or not place.loops & (1 << loops[-1]) or step is None or kernel.knowledge.hint(step) < row:
+        return
+    times = -(-row // max(reads, 1))
+    count = LANES * itemsize * times // _LINE
+    if row * itemsize <= _LINE or count > _MOST_LINES:
+        return
+    first = index.substitute({places[0]: times * last}) + step
+    yield from (first + line * (_LINE // itemsize) for line in range(max(count, 1)))
