@@ -13,6 +13,7 @@ from tests.scenarios import BACKENDS
 from tests.varying_sizes import check_sizes
 
 import stator
+from stator.graph.operators import symbolic_layouts
 
 pytestmark = pytest.mark.fixed_sizes  # counts the versions of sizes that become symbols by changing
 
@@ -250,4 +251,32 @@ def test_attention_under_masks_that_broadcast_has_eager_s_layout(name: str) -> N
         found, expected = compiled(*given, mask), program(*given, mask)
         torch.testing.assert_close(found, expected)
         assert found.stride() == expected.stride()
+    assert (counts.compilations, counts.breaks) == (1, 0)
+
+
+@pytest.mark.parametrize("scale", [None, 0.2])
+@pytest.mark.parametrize("masked", ["added", "hidden", "causal", "not at all"])
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_attention_that_multiplies_matrices_serves_all_sizes(
+    monkeypatch: pytest.MonkeyPatch, scale: float | None, masked: str, share: float
+) -> None:
+    """By products of ours, which torch before 2.13 needs."""
+    monkeypatch.setattr(symbolic_layouts, "_OLD_PRODUCTS", True)
+    causal = masked == "causal"
+
+    def program(q, k, v, mask):
+        return F.scaled_dot_product_attention(q, k, v, mask, share, causal, scale=scale)
+
+    compiled, counts = stator.compile(program, dynamic=True, backend="aot_eager"), Counts()
+    for batch, length in ((2, 7), (3, 9), (5, 16)):
+        given = [torch.randn(batch, length, 3, 8).transpose(1, 2).requires_grad_() for _ in range(3)]
+        mask = torch.randn(batch, 3, length, length)
+        mask = {"added": mask.requires_grad_(), "hidden": mask > -1}.get(masked)
+        found, expected = compiled(*given, mask), program(*given, mask)
+        assert found.stride() == expected.stride()
+        if not share:
+            torch.testing.assert_close(found, expected)
+            leaves = [*given, *([mask] if masked == "added" else [])]
+            ours, theirs = (torch.autograd.grad(one.sin().sum(), leaves) for one in (found, expected))
+            torch.testing.assert_close(ours, theirs)
     assert (counts.compilations, counts.breaks) == (1, 0)

@@ -127,6 +127,50 @@ def _broadcast_size(size: Any, target: Any) -> Any:
     return 1 if size == 1 else size
 
 
+_OLD_PRODUCTS = torch.__version__ < "2.13"  # torch's own matmul, in C++ composites, asks for the sizes of batches
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: Any,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> torch.Tensor:
+    """torch's function, but products of ours where old versions of torch would multiply. Queries and keys take a square
+    root of the scale each, and its sign goes to the queries."""
+    if enable_gqa or (is_causal and mask is not None) or not _is_multiplied(query, key, value, mask, dropout_p):
+        return F.scaled_dot_product_attention(
+            query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )
+    root = (query.shape[-1] ** -0.5 if scale is None else abs(scale)) ** 0.5
+    scores = _matmul(query * (-root if scale is not None and scale < 0 else root), key.transpose(-2, -1) * root)
+    if is_causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
+    if mask is not None:
+        scores = scores + (torch.where(mask, 0.0, -math.inf).to(scores.dtype) if mask.dtype is torch.bool else mask)
+    weights = torch.ops.aten._safe_softmax.default(scores, -1)
+    return _matmul(torch.dropout(weights, dropout_p, True) if dropout_p > 0 else weights, value)
+
+
+def _is_multiplied(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, dropout_p: float) -> bool:
+    """Whether eager multiplies matrices of symbolic sizes, as its kernel on CPUs takes no such operands. Not of half
+    floats, which it multiplies as float32."""
+    given = [query, key, value] if mask is None else [query, key, value, mask]
+    if not _OLD_PRODUCTS or not all(isinstance(one, FakeTensor) and one.device.type == "cpu" for one in given):
+        return False
+    if query.dtype not in (torch.float32, torch.float64) or query.dim() < 3 or not any(map(_is_symbolic, given)):
+        return False
+    if any(one.dtype is not query.dtype and one.dtype is not torch.bool for one in given[1:]):
+        return False
+    if dropout_p > 0 or query.dim() != 4 or (mask is not None and mask.requires_grad):
+        return True
+    return any(one.stride(-1) != 1 for one in given[:3]) or query.shape[-1] != value.shape[-1]
+
+
 @stand_ins.register(F.scaled_dot_product_attention)
 def _attention(
     query: torch.Tensor,
@@ -159,9 +203,5 @@ def _attention(
         if attn_mask.dim() == 4 and all(map(surely, map(operator.eq, wanted[:2], query.shape[:2]))):
             # a mask of as many batches and heads as the query is right for one of them, too
             with assume_several(list(map(to_expression, wanted[:2]))):
-                return F.scaled_dot_product_attention(
-                    query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-                )
-    return F.scaled_dot_product_attention(
-        query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-    )
+                return _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    return _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
