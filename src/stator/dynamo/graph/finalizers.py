@@ -21,6 +21,7 @@ from stator.dynamo.host.naming import module_of, qualified_name
 from stator.dynamo.host.native_status import native
 from stator.dynamo.ir.resume import Slot
 from stator.dynamo.values.base import Lazy, RunningFrame, Value, unsupported
+from stator.dynamo.values.containers.deques import DequeValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import SequenceValue
 from stator.dynamo.values.objects import MISSING, ObjectValue, lookup_in_class
@@ -95,6 +96,8 @@ def _parts_of_made(value: Value, depth: int = _DEPTH) -> Iterator[Value]:
     parts = list(value.attributes.values()) if value.attributes else []
     if isinstance(value, SequenceValue):
         parts += value.items
+    elif isinstance(value, DequeValue):
+        parts += value.known_items or value.added
     elif isinstance(value, DictValue):
         parts += value.entries.values()
     for part in islice(parts, _MOST):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import combinations
 from types import MethodType
@@ -30,6 +31,7 @@ from stator.dynamo.ir.reconstruct_ir import (
 )
 from stator.dynamo.values.base import CaptureContext, Lazy, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.containers.deques import DequeValue, replayed
 from stator.dynamo.values.containers.live_iterators import LiveIterator
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import AppendOnlyList, ListValue
@@ -110,6 +112,8 @@ class FrameReconstructor:
             self.fills.append(call_effect(support.replace_dict, made, NewDict(self.dict_items(value))))
         elif isinstance(value, ListValue) and value.items:
             self.fills.append(call_effect(support.replace_list, made, self._listed(value.items)))
+        elif isinstance(value, DequeValue) and value.known_items:
+            self.fills.append(call_effect(deque.extend, made, self._listed(value.known_items)))
         elif isinstance(value, SetValue) and value.members and not issubclass(value.cls, frozenset):
             self.fills.append(call_effect(support.replace_set, made, self._listed(value.members.values())))
         for name, attribute in (value.attributes or {}).items():
@@ -163,6 +167,8 @@ class FrameReconstructor:
             self.effects.append(call_effect(list.extend, target, self._listed(value.appended)))
         elif isinstance(value, ListValue):
             self.effects.append(call_effect(support.replace_list, target, self._listed(value.items)))
+        elif isinstance(value, DequeValue):
+            self.effects.extend(replayed(value, target, self))
         elif isinstance(value, SetValue):
             self.effects.append(call_effect(support.replace_set, target, self._listed(value.members.values())))
         else:

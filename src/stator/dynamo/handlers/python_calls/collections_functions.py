@@ -5,13 +5,17 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict, defaultdict, deque
 from types import MappingProxyType
+from typing import Any
 
+from stator.dynamo.guards.guard import GuardKind
+from stator.dynamo.guards.source import AttrSource, Source
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.interpreter.calling import calls
 from stator.dynamo.interpreter.object_model.iteration import may_iterate
+from stator.dynamo.interpreter.wrapping import wrappers, wraps
 from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
-from stator.dynamo.values.containers.deques import DequeValue
+from stator.dynamo.values.containers.deques import DequeValue, new_deque
 from stator.dynamo.values.containers.mappings import DictValue, MappingProxyValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue
@@ -109,8 +113,13 @@ def _fromkeys(context: CaptureContext, keys: Value, value: Value | None = None) 
     return made
 
 
-@calls(deque)
-def _deque(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-    if args or kwargs:
-        raise unsupported("call-builtin", "deque() with arguments")
-    return DequeValue()
+calls(deque)(new_deque)
+
+
+@wraps(deque)
+def _found_deque(context: CaptureContext, obj: deque[Any], source: Source | None) -> Value:
+    if type(obj) is not deque or source is None:
+        return wrappers[object](context, obj, source)
+    context.guard(source, GuardKind.TYPE, deque)
+    context.guard(AttrSource(source, "maxlen"), GuardKind.EQUALS, obj.maxlen)
+    return DequeValue(obj.maxlen, obj, source)
