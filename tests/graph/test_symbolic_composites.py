@@ -126,7 +126,30 @@ def frequencies(x, y):
     )
 
 
+def variations(x, y):
+    one, without = torch.cov(x[:, 0]), torch.cov(x, correction=0)
+    return torch.cov(x), x.t().cov(), one, without, torch.corrcoef(x.t()), x[:, 1].corrcoef()
+
+
+def tuples_of_elements(x, y):
+    threes = torch.combinations(x[:, 1], 3)
+    return torch.combinations(x[:, 0]), threes, torch.combinations(x[:, 2], 3, with_replacement=True)
+
+
+def powers(x, y):
+    row = x[:, 0].detach()
+    return torch.vander(row) * y[0, 0], torch.vander(row, increasing=True), torch.vander(row, 3)
+
+
+def slopes(x, y):
+    return torch.gradient(x), torch.gradient(x * y, dim=0), torch.gradient(x, spacing=(2, 0.5), dim=(-1, 0))
+
+
 PROGRAMS = [
+    variations,
+    tuples_of_elements,
+    powers,
+    slopes,
     running_products,
     frequencies,
     gated_cell,
@@ -216,6 +239,10 @@ def test_windows_that_leave_gaps_raise_in_inverse_transforms() -> None:
         lambda x, y: x.masked_select(torch.ones(3, 4, dtype=torch.bool)),
         lambda x, y: torch.block_diag(x[None]),
         lambda x, y: torch.kron(x.t(), y),
+        lambda x, y: torch.cov(x[None]),
+        lambda x, y: torch.vander(x),
+        lambda x, y: torch.combinations(x),
+        lambda x, y: torch.gradient(x[:1]),
         lambda x, y: torch.gru_cell(x, x[:, :2], x[:, :3], x[:, :2]),
         lambda x, y: torch.lstm_cell(x, (x[:, :2], x[:, :2]), x[:, :3], x[:, :2]),
         lambda x, y: torch.lstm_cell(x, (x[:, :2], x[:2, :2]), y.repeat(8, 1), y.repeat(8, 1)[:, :2]),

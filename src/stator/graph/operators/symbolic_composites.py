@@ -4,6 +4,7 @@ symbolic sizes, in place of torch's. Captured graphs hold torch's functions.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -183,6 +184,83 @@ def _cumprod(input: torch.Tensor, dim: int, **options: Any) -> torch.Tensor:
     if not trained or options or not _is_symbolic(input):
         return torch.cumprod(input, dim, **options)
     return _RunningProduct.apply(input, dim)  # type: ignore[no-any-return]
+
+
+def _is_float(input: Any) -> bool:
+    return isinstance(input, torch.Tensor) and input.is_floating_point()
+
+
+@stand_ins.register(torch.cov, "cov")
+def _cov(input: torch.Tensor, *, correction: Any = 1, fweights: Any = None, aweights: Any = None) -> torch.Tensor:
+    """Of variables in rows. torch's function weighs observations, raises the errors, and warns of too few."""
+    fits = _is_float(input) and input.dim() <= 2 and fweights is None and aweights is None and type(correction) is int
+    if not fits or not _is_symbolic(input) or input.numel() == 0:
+        return torch.cov(input, correction=correction, fweights=fweights, aweights=aweights)
+    rows = input if input.dim() == 2 else input.view(1, -1)
+    freedom = rows.shape[1] - correction
+    if freedom <= 0:
+        return torch.cov(input, correction=correction)
+    rows = rows - rows.mean(1, keepdim=True)
+    return (rows.mm(rows.t()) / freedom).squeeze()
+
+
+@stand_ins.register(torch.corrcoef, "corrcoef")
+def _corrcoef(input: torch.Tensor) -> torch.Tensor:
+    """Covariances over the products of standard deviations."""
+    if not _is_float(input) or input.dim() > 2 or not _is_symbolic(input):
+        return torch.corrcoef(input)
+    found = _cov(input)
+    if not found.dim():
+        return found / found
+    deviations = found.diag().sqrt()
+    return (found / deviations[:, None] / deviations[None]).clamp(-1, 1)
+
+
+@stand_ins.register(torch.vander)
+def _vander(x: torch.Tensor, N: Any = None, increasing: bool = False) -> torch.Tensor:
+    """Running products of copies, behind ones. torch's function raises the errors, that of its gradient, too."""
+    columns = x.shape[0] if N is None and x.dim() == 1 else N
+    trained = torch.is_grad_enabled() and x.requires_grad
+    if x.dim() != 1 or not _is_float(x) or trained or not is_symbolic((tuple(x.shape), columns)) or columns < 2:
+        return torch.vander(x, N, increasing)
+    powers = torch.cumprod(x.unsqueeze(-1).expand(x.shape[0], columns - 1), -1)
+    made = torch.cat([x.new_ones(x.shape[0], 1), powers], -1)
+    return made if increasing else made.flip(-1)
+
+
+@stand_ins.register(torch.combinations)
+def _combinations(input: torch.Tensor, r: int = 2, with_replacement: bool = False) -> torch.Tensor:
+    """Elements by all ascending tuples of positions, whose number is known."""
+    if input.dim() != 1 or not 1 < r < 5 or not _is_symbolic(input):
+        return torch.combinations(input, r, with_replacement)
+    length = input.shape[0]
+    places = torch.arange(length, device=input.device)
+    grids = [places.view([-1 if at == dim else 1 for at in range(r)]) for dim in range(r)]
+    ascends = torch.ones([length] * r, dtype=torch.bool, device=input.device)
+    for one, following in itertools.pairwise(grids):
+        ascends = ascends & (one <= following if with_replacement else one < following)
+    count = math.prod(length + at if with_replacement else length - at for at in range(r)) // math.factorial(r)
+    return input[torch.nonzero_static(ascends, size=count)]
+
+
+@stand_ins.register(torch.gradient)
+def _gradient(input: torch.Tensor, *, spacing: Any = None, dim: Any = None, edge_order: int = 1) -> Any:
+    """Differences of neighbours, inside of twice the distance. torch's function raises the errors, and takes
+    coordinates."""
+    dims = range(input.dim()) if dim is None else [dim] if type(dim) is int else dim
+    steps = [1 if spacing is None else spacing] * len(dims) if not isinstance(spacing, (tuple, list)) else spacing
+    fits = len(steps) == len(dims) and all(type(one) in (int, float) for one in steps) and edge_order == 1
+    if not fits or not _is_float(input) or not _is_symbolic(input) or any(input.shape[one] < 2 for one in dims):
+        options = {} if spacing is None else {"spacing": spacing}
+        return torch.gradient(input, dim=dim, edge_order=edge_order, **options)
+    found = []
+    for one, step in zip(dims, steps, strict=True):
+        length = input.shape[one]
+        differences = input.narrow(one, 1, length - 1) - input.narrow(one, 0, length - 1)
+        inside = (input.narrow(one, 2, length - 2) - input.narrow(one, 0, length - 2)) / step / 2
+        ends = (differences.narrow(one, at, 1) / step for at in (0, length - 2))
+        found.append(torch.cat([next(ends), inside, next(ends)], one))
+    return tuple(found)
 
 
 @stand_ins.register(torch.fft.fftfreq)
