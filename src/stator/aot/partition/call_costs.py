@@ -108,7 +108,7 @@ def too_small(joint: JointGraph, calls: Calls) -> str | None:
     if any(map(_gains_alone, nodes)) and any(is_backward(node) and not _is_view(node) for node in nodes):
         return None
     forward = sum(not is_backward(node) for node in nodes)
-    if forward <= 1 and sum(is_backward(node) and not _is_view(node) for node in nodes) <= 1:
+    if forward <= 1 and sum(is_backward(node) and memory_root(node) is node for node in nodes) <= 1:
         return "one operator in the forward, and one at most in the backward"
     if any(map(_is_many_operators_in_eager, nodes)):
         return None
