@@ -169,21 +169,33 @@ def _zipped_longest(iterators: list[Iterator[Any]], fillvalue: Any) -> Iterator[
         yield tuple(row)
 
 
-def combination_positions(size: int, r: int) -> tuple[tuple[int, ...], ...]:
+def chosen_positions(kind: Any, size: int, r: int | None) -> tuple[tuple[int, ...], ...]:
     """Positions in a pool of `size` items. Runs during capture, errors included."""
-    return tuple(itertools.combinations(range(size), r))
+    return tuple(kind(range(size), r))
 
 
-fold(combination_positions)
+fold(chosen_positions)
 
 
 @polyfill(itertools.combinations)
 def combinations(iterable: Iterable[Any], r: int) -> Iterator[tuple[Any, ...]]:
     pool = tuple(iterable)
-    return _combinations(pool, combination_positions(len(pool), r))
+    return _chosen(pool, chosen_positions(itertools.combinations, len(pool), r))
 
 
-def _combinations(pool: tuple[Any, ...], rows: tuple[tuple[int, ...], ...]) -> Iterator[tuple[Any, ...]]:
+@polyfill(itertools.combinations_with_replacement)
+def combinations_with_replacement(iterable: Iterable[Any], r: int) -> Iterator[tuple[Any, ...]]:
+    pool = tuple(iterable)
+    return _chosen(pool, chosen_positions(itertools.combinations_with_replacement, len(pool), r))
+
+
+@polyfill(itertools.permutations)
+def permutations(iterable: Iterable[Any], r: int | None = None) -> Iterator[tuple[Any, ...]]:
+    pool = tuple(iterable)
+    return _chosen(pool, chosen_positions(itertools.permutations, len(pool), r))
+
+
+def _chosen(pool: tuple[Any, ...], rows: tuple[tuple[int, ...], ...]) -> Iterator[tuple[Any, ...]]:
     for positions in rows:
         yield tuple([pool[position] for position in positions])
 
@@ -200,6 +212,28 @@ def _pairs(iterator: Iterator[Any]) -> Iterator[tuple[Any, Any]]:
         if not first:
             yield previous, item
         first, previous = False, item
+
+
+@polyfill(itertools.tee)
+def tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Iterator[Any], ...]:
+    n = operator.index(n)
+    if n < 0:
+        raise ValueError("n must be >= 0")
+    source, taken = iter(iterable), []  # type: ignore[var-annotated]
+    return tuple([standing_for(itertools._tee, _shared(source, taken)) for _ in range(n)])  # type: ignore[attr-defined]
+
+
+def _shared(source: Iterator[Any], taken: list[Any]) -> Iterator[Any]:
+    at = 0
+    while True:
+        if at == len(taken):
+            try:
+                item = next(source)
+            except StopIteration:
+                return
+            taken.append(item)
+        yield taken[at]
+        at += 1
 
 
 @polyfill(itertools.groupby)

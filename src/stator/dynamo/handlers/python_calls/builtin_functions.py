@@ -5,11 +5,12 @@ Containers are in collections_functions.py, classes in python_classes.py."""
 from __future__ import annotations
 
 import abc
+import itertools
 import math
 import operator
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
@@ -54,11 +55,16 @@ def _classes(context: CaptureContext, value: Value) -> tuple[type, ...]:
     if isinstance(value, TupleValue):
         return tuple(cls for item in context.iterate(value) for cls in _classes(context, item))
     real = context.real_of(value, "a class")
-    if isinstance(real, types.UnionType) and all(isinstance(part, type) for part in real.__args__):
-        return real.__args__
-    if not isinstance(real, type):
-        raise unsupported("call-builtin", f"isinstance() or issubclass() with {value.describe(context)}")
-    return (real,)
+    if typing.get_origin(real) in (typing.Union, types.UnionType):
+        parts = typing.get_args(real)
+    else:  # typing.Mapping and its like stand for a class
+        parts = (typing.get_origin(real) if isinstance(real, _ALIASES) else real,)
+    if all(isinstance(part, type) for part in parts):
+        return parts
+    raise unsupported("call-builtin", f"isinstance() or issubclass() with {value.describe(context)}")
+
+
+_ALIASES: type = typing._SpecialGenericAlias  # type: ignore[attr-defined]
 
 
 @calls(isinstance)
@@ -344,14 +350,35 @@ def _map(context: CaptureContext, function: Value, *values: Value) -> Value:
     return MapValue(function, [context.iterator(value) for value in values])
 
 
-@calls(filter)
-def _filter(context: CaptureContext, function: Value, iterable: Value) -> Value:
-    def keep(item: Value) -> bool:
-        return context.truth(item if context.is_none(function) else context.call(function, [item], {}))
+def _register_chosen(cls: type, choose: Callable[[Callable[[Value], bool], Iterator[Value]], Iterator[Value]]) -> None:
+    """An iterator over the items that `choose(test, items)` takes."""
 
-    return IteratorValue(
-        (item for item in _lazy_items(context, iterable) if keep(item)), False, filter, context.end_step()
-    )
+    def handler(context: CaptureContext, function: Value, iterable: Value) -> Value:
+        def keep(item: Value) -> bool:
+            plain = cls in (filter, itertools.filterfalse) and context.is_none(function)
+            return context.truth(item if plain else context.call(function, [item], {}))
+
+        return IteratorValue(choose(keep, _lazy_items(context, iterable)), False, cls, context.end_step())
+
+    calls(cls)(handler)
+
+
+for _cls in (filter, itertools.filterfalse, itertools.takewhile, itertools.dropwhile):
+    _register_chosen(_cls, _cls)
+
+
+@calls(itertools.starmap)
+def _starmap(context: CaptureContext, function: Value, iterable: Value) -> Value:
+    rows = _lazy_items(context, iterable)
+    results = (context.call(function, list(context.iterate(row)), {}) for row in rows)
+    return IteratorValue(results, False, itertools.starmap, context.end_step())
+
+
+@calls(itertools.compress)
+def _compress(context: CaptureContext, data: Value, selectors: Value) -> Value:
+    pairs = zip(_lazy_items(context, data), _lazy_items(context, selectors), strict=False)
+    chosen = (item for item, selector in pairs if context.truth(selector))
+    return IteratorValue(chosen, False, itertools.compress, context.end_step())
 
 
 @calls(reversed)

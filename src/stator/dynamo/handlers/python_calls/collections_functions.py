@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 from collections import OrderedDict, defaultdict, deque
 from types import MappingProxyType
@@ -10,7 +11,7 @@ from typing import Any
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import AttrSource, Source
 from stator.dynamo.host.naming import class_name
-from stator.dynamo.interpreter.calling import calls
+from stator.dynamo.interpreter.calling import calls, polyfill
 from stator.dynamo.interpreter.object_model.iteration import may_iterate
 from stator.dynamo.interpreter.wrapping import wrappers, wraps
 from stator.dynamo.values.base import CaptureContext, Value, unsupported
@@ -111,6 +112,12 @@ def _fromkeys(context: CaptureContext, keys: Value, value: Value | None = None) 
     for key in context.iterate(keys):
         made.put(context, key, value or ConstantValue(None))
     return made
+
+
+@polyfill(collections._count_elements)  # type: ignore[attr-defined]
+def _count_elements(mapping: Any, iterable: Any, /) -> None:
+    for item in iterable:
+        mapping[item] = mapping.get(item, 0) + 1
 
 
 calls(deque)(new_deque)

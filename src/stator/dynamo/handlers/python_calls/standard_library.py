@@ -42,7 +42,7 @@ from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.objects import MISSING, ObjectValue, c_methods
-from stator.dynamo.values.partials import PartialValue
+from stator.dynamo.values.partials import GETTERS, GetterValue, PartialValue
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 fold(*(function for function in vars(math).values() if callable(function)), *numpy_numbers())
@@ -137,6 +137,39 @@ def _wrap_partial(context: CaptureContext, obj: Any, source: Source | None) -> V
     named = {key.constant(): value for key, value in keywords.items(context)}
     function = context.wrap(obj.func, AttrSource(source, "func"))
     return PartialValue(function, list(from_args.items), named, source)
+
+
+@calls(operator.itemgetter)
+def _itemgetter(context: CaptureContext, *keys: Value) -> Value:
+    return _getter(operator.itemgetter, list(keys), {})
+
+
+@calls(operator.attrgetter)
+def _attrgetter(context: CaptureContext, *names: Value) -> Value:
+    return _getter(operator.attrgetter, list(names), {})
+
+
+@calls(operator.methodcaller)
+def _methodcaller(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+    return _getter(operator.methodcaller, list(args), kwargs)
+
+
+def _getter(cls: type, args: list[Value], keywords: dict[str, Value]) -> Value:
+    names = args if cls is operator.attrgetter else args[:1] if cls is operator.methodcaller else []
+    if not args or not all(isinstance(name, ConstantValue) and type(name.value) is str for name in names):
+        raise unsupported("new-object", f"an operator.{cls.__name__} of these arguments")
+    return GetterValue(cls, args, keywords)
+
+
+@wraps(*GETTERS)
+def _wrap_getter(context: CaptureContext, obj: Any, source: Source | None) -> Value:
+    """Getters do not change; what one holds is guarded by its identity."""
+    made, args = obj.__reduce__()
+    if type(obj) not in GETTERS or made is not type(obj) or not all(map(context.is_constant_object, args)):
+        return wrappers[object](context, obj, source)  # a methodcaller with keywords reduces to a partial
+    source = source or ConstantSource(made.__name__, obj)
+    context.guard(source, GuardKind.IS, obj)
+    return GetterValue(made, [context.known(arg) for arg in args], {}, source)
 
 
 @wraps(ContextVar)

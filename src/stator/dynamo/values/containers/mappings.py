@@ -513,6 +513,22 @@ def _popitem(context: CaptureContext, self: DictValue, last: Value | None = None
     return pair
 
 
+@dict_methods.register("move_to_end")
+def _move_to_end(context: CaptureContext, self: DictValue, key: Value, last: Value | None = None) -> Value:
+    if not issubclass(self.cls, OrderedDict):
+        raise unsupported("call-builtin", f"move_to_end of {self.describe(context)}")
+    real = key.key(context)
+    value = self.find(context, real)
+    if value is None:
+        raise context.raised_with(KeyError, [key])
+    kept = self.key_value(context, real)
+    self.drop(context, real)
+    self.put(context, kept, value)
+    if last is not None and not context.truth(last):
+        self.entries = {real: value, **self.entries}
+    return ConstantValue(None)
+
+
 @dict_methods.register("clear")
 def _clear(context: CaptureContext, self: DictValue) -> Value:
     for key in self.keys(context):

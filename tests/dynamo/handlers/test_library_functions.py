@@ -1,0 +1,137 @@
+"""Functions of the standard library that are written in C, as expressions that capture takes whole."""
+
+from __future__ import annotations
+
+import collections
+import heapq
+import operator
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import stator
+
+GETTER = operator.itemgetter(1)
+READER = operator.attrgetter("a.b", "c")
+CALLER = operator.methodcaller("sum", 0)
+CALLER_WITH_KEYWORDS = operator.methodcaller("sum", dim=0)
+HOLDER = SimpleNamespace(a=SimpleNamespace(b=4), c=5)
+
+EXPRESSIONS = """
+GETTER([x, x + 1])
+GETTER(x)
+READER(HOLDER)
+CALLER(x)
+operator.itemgetter(0, -1)([x, 1, 2])
+operator.itemgetter(slice(1, 3))([1, 2, 3])
+operator.attrgetter("shape")(x)
+operator.attrgetter("a.b", "c")(HOLDER)
+operator.methodcaller("sum", dim=0)(x)
+sorted({"b": 1, "a": 0}.items(), key=operator.itemgetter(1))
+max([HOLDER, SimpleNamespace(c=9)], key=operator.attrgetter("c")).c
+operator.itemgetter("k")
+isinstance({}, typing.Mapping)
+isinstance([x], (typing.Mapping, typing.Sequence))
+isinstance(x, typing.Iterable)
+isinstance(len, typing.Callable)
+isinstance((), typing.List)
+isinstance(3, typing.Union[int, str]), isinstance(None, typing.Optional[int]), isinstance(x, typing.Union[int, str])
+issubclass(collections.OrderedDict, typing.Dict)
+collections.Counter("hello")["l"], collections.Counter([1, 2, 1]).most_common(1)
+collections.Counter(a=1) + collections.Counter(a=2)
+list(itertools.starmap(pow, [(2, 3), [3, 2]]))
+list(itertools.starmap(torch.add, [(x, 1), (x, 2)]))
+list(itertools.filterfalse(None, [0, 2, ""]))
+list(itertools.filterfalse(lambda n: n > 1, [0, 2, 1]))
+list(itertools.takewhile(lambda n: n < 2, [1, 2, 1])), list(itertools.dropwhile(bool, [1, 0, 1]))
+list(itertools.compress([x, 2, 3], [1, 0, 1]))
+list(itertools.permutations([x, 2])), list(itertools.permutations("abc", 2)), list(itertools.permutations([1], 2))
+list(itertools.combinations_with_replacement("ab", 2))
+[list(one) for one in itertools.tee([1, x, 3])]
+[(next(b), a, b)[:1] for a, b in [itertools.tee(iter([1, 2]))]]
+[p * q for a, b in [itertools.tee(range(4))] for p, q in zip(a, itertools.islice(b, 1, None))]
+itertools.tee([], 0), itertools.tee([], -1)
+heapq.nlargest(1, [3, 1, 2], key=lambda n: -n)
+heapq.heappop([])
+heapq.heapreplace([], 1)
+heapq.heappushpop([], x)
+bisect.bisect([1, 3, 5], 3, 1), bisect.bisect_left([1, 3], 3, hi=1)
+bisect.bisect_left("cba", -98, key=lambda c: -ord(c)), bisect.bisect_right([3, 5], 4, key=lambda n: n + 1)
+bisect.bisect_left([1], 1, lo=-1)
+(made := [1, 3], bisect.insort(made, 2), bisect.insort_left(made, 3, key=lambda n: n))[0]
+""".strip().splitlines()
+
+
+def shown(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [type(value), *map(shown, value)]
+    return repr(value)
+
+
+def outcome(program: Any) -> Any:
+    try:
+        return shown(program(torch.arange(3.0)))
+    except stator.Unsupported:
+        raise
+    except Exception as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("text", EXPRESSIONS)
+def test_an_expression(text: str) -> None:
+    program = eval(f"lambda x: (x * 2, {text})", globals())
+    compiled = stator.compile(program, backend="eager", fullgraph=True)
+    assert outcome(compiled) == outcome(compiled) == outcome(program)
+
+
+def test_a_getter_with_keywords_from_outside_breaks() -> None:
+    compiled = stator.compile(lambda x: CALLER_WITH_KEYWORDS(x + 1), backend="eager")
+    assert compiled(torch.ones(2)) == 4
+
+
+@pytest.mark.parametrize("kind", ["made", "outside"])
+def test_moves_to_an_end_of_an_ordered_dictionary(kind: str) -> None:
+    def program(x: torch.Tensor, cache: Any) -> Any:
+        if kind == "made":
+            cache = collections.OrderedDict(cache)
+        cache.move_to_end("a")
+        cache.move_to_end("c", last=False)
+        cache["d"] = x + 1
+        oldest = cache.popitem(last=False)
+        try:
+            cache.move_to_end("z")
+        except KeyError as error:
+            return oldest, list(cache), error.args, cache
+        return None
+
+    def run(function: Any) -> Any:
+        cache = collections.OrderedDict(a=1, b=2, c=3)
+        oldest, keys, args, result = function(torch.ones(2), cache)
+        return oldest, keys, args, list(result), result is cache, list(cache)
+
+    assert run(stator.compile(program, backend="eager", fullgraph=True)) == run(program)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_heaps_are_laid_out_as_those_of_c(seed: int) -> None:
+    choose = random.Random(seed)
+    numbers = [choose.randrange(9) for _ in range(12)]
+
+    def program(x: torch.Tensor) -> Any:
+        heap = list(numbers[:8])
+        heapq.heapify(heap)
+        layouts = [list(heap)]
+        for number in numbers[8:]:
+            heapq.heappush(heap, number)
+            layouts.append(list(heap))
+            taken = heapq.heappop(heap), heapq.heapreplace(heap, number), heapq.heappushpop(heap, 4)
+            layouts.append([*heap, *taken])
+        return x + 1, layouts
+
+    found = stator.compile(program, backend="eager", fullgraph=True)(torch.ones(2))
+    assert found[1] == program(torch.ones(2))[1]
