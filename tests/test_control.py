@@ -11,7 +11,7 @@ import inspect
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -452,6 +452,21 @@ def test_several_functions_are_allowed_at_once_and_wrong_things_refused() -> Non
     assert backend.targets() == [functions[1]]
     with pytest.raises(stator.UsageError, match="takes a function, not int"):
         stator.allow_in_graph(3)
+
+
+class Scaled(NamedTuple):
+    values: torch.Tensor
+    factor: float
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_an_allowed_function_gets_named_tuples(backend: str) -> None:
+    @stator.allow_in_graph
+    def scaled(given: Scaled) -> torch.Tensor:
+        return given.values * given.factor
+
+    compiled = stator.compile(lambda x: scaled(Scaled(x + 1, 2.0)), backend=backend, fullgraph=True)
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 4.0))
 
 
 def test_what_gives_no_tensor_is_not_allowed() -> None:

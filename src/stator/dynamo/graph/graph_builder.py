@@ -29,6 +29,7 @@ from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import AppendOnlyList, ListValue, TupleValue, VaryingTuple
 from stator.dynamo.values.containers.slices import SliceValue
+from stator.dynamo.values.objects import is_generated
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_symbolic
 from stator.dynamo.values.tensors.input_parameters import InputParameterValue
 from stator.dynamo.values.tensors.ragged_sizes import RaggedSize, lower_ragged_size
@@ -549,7 +550,8 @@ def _lower_tuple(recorder: GraphBuilder, value: TupleValue) -> tuple[Any, Any]:
     nodes, fakes = map(tuple, recorder._lower_all(map(recorder.context.realized, value.items)))
     if value.cls in (tuple, torch.Size):
         return nodes, fakes
-    return nodes, tuple.__new__(value.cls, fakes)
+    kept = hasattr(value.cls, "_fields") and is_generated(value.cls.__new__)  # torch.fx makes them anew by a call
+    return (tuple.__new__(value.cls, nodes) if kept else nodes), tuple.__new__(value.cls, fakes)
 
 
 def _lower_list(recorder: GraphBuilder, value: ListValue) -> tuple[Any, Any]:

@@ -418,13 +418,17 @@ def runs_code_when_compared(key: Any) -> bool:
         return False
     methods = (lookup_in_class(kind, "__hash__"), lookup_in_class(kind, "__eq__"))
     return any(
-        type(method) is FunctionType and method.__code__.co_filename != _GENERATED and not is_skipped(method.__code__)
+        type(method) is FunctionType and not is_generated(method) and not is_skipped(method.__code__)
         for method in methods
     )
 
 
+def is_generated(function: Any) -> bool:
+    """Whether the standard library made this method of a dataclass or named tuple from text."""
+    return type(function) is FunctionType and function.__code__.co_filename == "<string>"
+
+
 _PLAIN_KEYS = frozenset((str, int, float, bool, bytes, type(None)))
-_GENERATED = "<string>"  # the file name of generated code
 
 
 def set_through(context: CaptureContext, owner: Value, cls: type, name: str, descriptor: Any, value: Value) -> None:
