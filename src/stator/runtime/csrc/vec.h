@@ -24,7 +24,9 @@ extern "C" int omp_get_thread_num();
 
 // Builtins of instructions differ between compilers and versions; without any of them, portable code is used.
 #define BUILTINS_AVX512 \
-    (__has_builtin(__builtin_ia32_cvtd2mask512) && __has_builtin(__builtin_ia32_cvtdq2pd512_mask) && \
+    (__has_builtin(__builtin_ia32_cmppd512_mask) && __has_builtin(__builtin_ia32_cmpq512_mask) && \
+    __has_builtin(__builtin_ia32_cvtmask2d512) && __has_builtin(__builtin_ia32_kunpckhi) && \
+    __has_builtin(__builtin_ia32_cvtd2mask512) && __has_builtin(__builtin_ia32_cvtdq2pd512_mask) && \
     __has_builtin(__builtin_ia32_cvtps2pd512_mask) && __has_builtin(__builtin_ia32_cvtq2mask512) && \
     __has_builtin(__builtin_ia32_cvttpd2dq512_mask) && \
     __has_builtin(__builtin_ia32_cvttpd2qq512_mask) && __has_builtin(__builtin_ia32_cvttps2dq512_mask) && \
@@ -302,14 +304,26 @@ INLINE bool all(mask m) {
 // ---- 64-bit arithmetic, half by half -------------------------------------------------------------------------------------
 #define PAIRWISE(T, op) \
     INLINE T operator op(T a, T b) { return {a.lo op b.lo, a.hi op b.hi}; }
-#define PAIRWISE_COMPARE(T, op) \
-    INLINE mask operator op(T a, T b) { return join(a.lo op b.lo, a.hi op b.hi); }
+#ifdef SIMD_AVX512
+// Registers of masks need no exchange of lanes. Immediates: those of vpcmpq, and of vcmppd with its signals as in C.
+typedef double x86_f64x8 __attribute__((vector_size(64)));
+INLINE mask join_bits(uint8_t lo, uint8_t hi) {
+    return {(vi32)__builtin_ia32_cvtmask2d512((uint16_t)__builtin_ia32_kunpckhi(hi, lo))};
+}
+#define COMPARED_I64(a, b, i) (uint8_t)__builtin_ia32_cmpq512_mask((x86_i64x8)a, (x86_i64x8)b, i, (uint8_t)-1)
+#define COMPARED_F64(a, b, i) (uint8_t)__builtin_ia32_cmppd512_mask((x86_f64x8)a, (x86_f64x8)b, i, (uint8_t)-1, 4)
+#define PAIRWISE_COMPARE(op, i, f) \
+    INLINE mask operator op(vi64 a, vi64 b) { return join_bits(COMPARED_I64(a.lo, b.lo, i), COMPARED_I64(a.hi, b.hi, i)); } \
+    INLINE mask operator op(vf64 a, vf64 b) { return join_bits(COMPARED_F64(a.lo, b.lo, f), COMPARED_F64(a.hi, b.hi, f)); }
+#else
+#define PAIRWISE_COMPARE(op, i, f) \
+    INLINE mask operator op(vi64 a, vi64 b) { return join(a.lo op b.lo, a.hi op b.hi); } \
+    INLINE mask operator op(vf64 a, vf64 b) { return join(a.lo op b.lo, a.hi op b.hi); }
+#endif
 PAIRWISE(vi64, +) PAIRWISE(vi64, -) PAIRWISE(vi64, *) PAIRWISE(vi64, &) PAIRWISE(vi64, |) PAIRWISE(vi64, ^)
 PAIRWISE(vf64, +) PAIRWISE(vf64, -) PAIRWISE(vf64, *) PAIRWISE(vf64, /)
-PAIRWISE_COMPARE(vi64, <) PAIRWISE_COMPARE(vi64, <=) PAIRWISE_COMPARE(vi64, >) PAIRWISE_COMPARE(vi64, >=)
-PAIRWISE_COMPARE(vi64, ==) PAIRWISE_COMPARE(vi64, !=)
-PAIRWISE_COMPARE(vf64, <) PAIRWISE_COMPARE(vf64, <=) PAIRWISE_COMPARE(vf64, >) PAIRWISE_COMPARE(vf64, >=)
-PAIRWISE_COMPARE(vf64, ==) PAIRWISE_COMPARE(vf64, !=)
+PAIRWISE_COMPARE(<, 1, 1) PAIRWISE_COMPARE(<=, 2, 2) PAIRWISE_COMPARE(>, 6, 14) PAIRWISE_COMPARE(>=, 5, 13)
+PAIRWISE_COMPARE(==, 0, 0) PAIRWISE_COMPARE(!=, 4, 4)
 INLINE vi64 operator-(vi64 a) { return {-a.lo, -a.hi}; }
 INLINE vi64 operator~(vi64 a) { return {~a.lo, ~a.hi}; }
 INLINE vf64 operator-(vf64 a) { return {-a.lo, -a.hi}; }

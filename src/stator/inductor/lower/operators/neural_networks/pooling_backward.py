@@ -110,6 +110,8 @@ def _max_pool_backward(
         own = ops.index_value(index[-2] * width + index[-1], torch.int64)
         total: Ref | None = None
         for at, exists in covering(ops, index):
+            if gaps == (1, 1):  # a position that cannot be the element's need not be read
+                exists = _and(ops, exists, _reaches(ops, index, at, window, steps, pads))
             chosen = ops.eq(_where(ops, exists, partial(places.load, ops, at), -1, torch.int64), own)
             value = ops.to_dtype(_where(ops, exists, partial(grad.load, ops, at), 0, grad.dtype), working)
             part = ops.where(chosen, value, ops.constant(0, working))
