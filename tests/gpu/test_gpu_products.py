@@ -73,6 +73,51 @@ def test_products_as_the_rule_chooses(mode: str, rows: int, dtype: torch.dtype) 
         check(function, tensors, mode=mode)
 
 
+def experts(x: Any, up: Any, down: Any, ends: Any) -> Any:
+    """Rows in groups that data ends, a matrix for each; rows behind the last group are zero."""
+    inside = torch.arange(len(x), device=x.device).unsqueeze(1) < ends[-1]
+    x = torch.where(inside, x, 0)  # gradients of other rows are undefined
+    hidden = torch.where(inside, F.relu(torch._grouped_mm(x, up.transpose(1, 2), offs=ends)), 0)
+    return torch.where(inside, torch._grouped_mm(hidden, down, offs=ends), 0)
+
+
+@only_cuda
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("rows", (8, 300, 4096))
+@pytest.mark.parametrize("mode", ("default", "reduce-overhead", "max-autotune"))
+def test_products_of_groups(mode: str, rows: int, dtype: torch.dtype) -> None:
+    """Ends change from call to call, and a recorded graph reads them."""
+    given = [
+        (torch.randn(sizes, device=DEVICE) * 0.1).to(dtype).requires_grad_()
+        for sizes in ((rows, 512), (6, 768, 512), (6, 768, 512))
+    ]
+    compiled = stator.compile(experts, mode=mode, fullgraph=True)
+    recorded = counters.counts["cuda_graphs:recorded"]
+    for turn in range(4):
+        shares = [0, rows // 3 + turn % 2, rows // 3 + turn % 2, rows // 2 + 1, rows - turn // 2, rows - turn // 2]
+        ends = torch.tensor(shares, dtype=torch.int32, device=DEVICE)
+        with torch.no_grad():
+            pairs = [(compiled(*given, ends), by_groups(*given, shares))]
+        results = [compiled(*given, ends), by_groups(*given, shares)]
+        pairs.append(tuple(results))
+        derived = [torch.autograd.grad(one.double().square().sum(), given) for one in results]
+        pairs += zip(*derived, strict=True)
+        for found, expected in pairs:
+            error = float((found.double() - expected.double()).detach().norm() / expected.double().detach().norm())
+            assert error < 5 * TOLERANCES[dtype]
+    assert (counters.counts["cuda_graphs:recorded"] > recorded) == (mode != "default")
+
+
+def by_groups(x: Any, up: Any, down: Any, shares: list[int]) -> Any:
+    """In float64."""
+    x, up, down = x.double(), up.double(), down.double()
+    parts, start = [], 0
+    for expert, end in enumerate(shares):
+        parts.append(F.relu(x[start:end] @ up[expert].t()) @ down[expert])
+        start = end
+    return torch.cat([*parts, x.new_zeros(len(x) - start, down.shape[2])])
+
+
 @only_cuda
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("rows", (5, 128, 1300))

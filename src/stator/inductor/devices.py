@@ -75,6 +75,14 @@ GPU = DeviceTraits(
 )
 
 TRAITS = {"cpu": CPU}
+_GROUPED = (9, 10)  # major compute capabilities for which ATen has kernels of products of groups
+
+
+def library_reads_ends(dtype: torch.dtype, device: torch.device) -> bool:
+    """True if ATen's product of groups waits for the data that tells where they end, and calls a product for each."""
+    if device.type != "cuda":
+        return False
+    return dtype is not torch.bfloat16 or torch.cuda.get_device_capability(device)[0] not in _GROUPED
 
 
 def traits_of(device: torch.device) -> DeviceTraits:

@@ -22,6 +22,10 @@ TOLERANCES = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 launches: list[ProductGroup] = []
 
 
+def may_loop(group: ProductGroup) -> bool:
+    return len(group.products.parts) == 1 and group.products.ends is None
+
+
 def with_random_tiles(chance: random.Random) -> None:
     """Every product becomes a launch, on tiles that no rule would take."""
 
@@ -31,7 +35,7 @@ def with_random_tiles(chance: random.Random) -> None:
         split = 1
         if may_share_depth and isinstance(group.products.depth, int) and group.products.depth % 2 == 0:
             split = chance.choice((1, 2))
-        programs = chance.choice((0, 1, 3)) if len(group.products.parts) == 1 else 0
+        programs = chance.choice((0, 1, 3)) if may_loop(group) else 0
         return Tile(chance.choice((16, 32)), chance.choice((16, 32, 64)), depth, 4, 2, split, programs)
 
     triton.choose_tile = choose

@@ -51,6 +51,15 @@ def activated(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torc
     return F.gelu(F.linear(x, weight, bias))
 
 
+def experts(x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    return F.silu(torch._grouped_mm(x, weight.transpose(1, 2), offs=ends))
+
+
+def weight_gradient(x: torch.Tensor, grad: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    return torch._grouped_mm(x.t(), grad, offs=ends)
+
+
+ENDS = torch.empty(8, dtype=torch.int32)
 # By name: a function, its tensors, and whether programs may share the depth
 CASES: dict[str, tuple[Callable[..., Any], list[torch.Tensor], bool]] = {
     "three weights": (heads, [half(128, 768), *[half(768, 768)] * 3], False),
@@ -61,6 +70,9 @@ CASES: dict[str, tuple[Callable[..., Any], list[torch.Tensor], bool]] = {
     "several tiles a program": (activated, [half(2048, 768), half(3072, 768), half(3072)], False),
     "two weights, several tiles a program": (gated, [half(4096, 1024), half(2816, 1024), half(2816, 1024)], False),
     "a table of words": (lambda x, words: x @ words.t(), [half(128, 768), half(30522, 768)], False),
+    "few rows for each expert": (experts, [half(16, 1024), half(8, 1536, 1024), ENDS], False),
+    "many rows for each expert": (experts, [half(8192, 1024), half(8, 1536, 1024), ENDS], False),
+    "gradients of experts": (weight_gradient, [half(4096, 1024), half(4096, 1536), ENDS], False),
     "a batch": (lambda x, y: (x @ y).transpose(0, 1).contiguous(), [half(12, 128, 128), half(12, 128, 64)], False),
 }
 

@@ -22,7 +22,7 @@ from all_sizes import symbolic_fakes
 
 from stator.graph.tracing.tracer import trace
 from stator.inductor import devices
-from stator.inductor.codegen.triton import choose_tile, timing, tuning
+from stator.inductor.codegen.triton import choose_tile, tiles, timing, tuning
 from stator.inductor.codegen.triton.blocks import BY_RULE, Variation
 from stator.inductor.lower import can_lower, lower
 from stator.inductor.passes import run_passes, with_expressions
@@ -175,6 +175,32 @@ def test_programs_may_compute_several_tiles_where_there_are_many(device: FakeDev
     for rows, programs in ((2048, 132), (256, 0)):
         (tile,) = launched(lambda x, weight: F.gelu(x @ weight), product(rows, 768, 3072), tuning.Tuner)
         assert tile is not None and tile.programs == programs
+
+
+def experts(x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    return F.gelu(torch._grouped_mm(x, weight, offs=ends))
+
+
+EXPERTS = [torch.empty(64, 128).bfloat16(), torch.empty(4, 128, 256).bfloat16(), torch.empty(4, dtype=torch.int32)]
+
+
+def test_products_of_groups_are_timed_beside_the_library(device: FakeDevice) -> None:
+    device.times = lambda text: 9.0 if "tl.dot" in text else 10.0
+    (tile,) = launched(experts, EXPERTS, tuning.Tuner)
+    assert tile is not None and tile.rows == 16
+    device.times = lambda text: 11.0 if "tl.dot" in text else 10.0
+    assert not launched(experts, [EXPERTS[0].repeat(2, 1), *EXPERTS[1:]], tuning.Tuner)
+    assert not by_rule(experts, EXPERTS)
+
+
+def test_a_library_that_reads_where_groups_end_is_not_called(
+    device: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (tiles, tuning):
+        monkeypatch.setattr(module, "library_reads_ends", lambda dtype, device: True)
+    assert len(by_rule(experts, EXPERTS)) == 1
+    device.times = lambda text: 9.0 if "tl.dot" in text else 0.0
+    assert len(launched(experts, EXPERTS, tuning.Tuner)) == 1
 
 
 def test_each_share_of_the_depth_has_sums_of_its_own(device: FakeDevice) -> None:

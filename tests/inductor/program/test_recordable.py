@@ -10,6 +10,7 @@ import torch
 
 import stator
 from stator import pipeline
+from stator.inductor.program import recordable
 from stator.inductor.program.recordable import describe_inputs, why_not_recorded
 from stator.inductor.program.steps import Program
 
@@ -65,3 +66,15 @@ def test_what_data_decides_is_refused(
     monkeypatch.setattr(pipeline, "_recording", lambda program, gm: found.append(program))
     stator.compile(function, mode="reduce-overhead")(torch.ones(4))
     assert any(reason in str(why_not_recorded(program, CPU, {})) for program in found)
+
+
+@pytest.mark.fixed_sizes
+def test_products_of_groups_are_refused_where_the_library_reads_their_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = torch.tensor([2, 8], dtype=torch.int32)
+    x, weight = torch.ones(8, 16).half(), torch.ones(2, 16, 8).half()
+    groups = program_of(lambda x, w: torch._grouped_mm(x, w, offs=ends) * 2, x, weight, monkeypatch=monkeypatch)
+    assert why_not_recorded(groups, CPU, {}) is None
+    monkeypatch.setattr(recordable, "library_reads_ends", lambda dtype, device: True)
+    assert "waits for data" in str(why_not_recorded(groups, CPU, {}))
+    batch = program_of(lambda x, w: torch._grouped_mm(x, w) * 2, x.view(2, 4, 16), weight, monkeypatch=monkeypatch)
+    assert why_not_recorded(batch, CPU, {}) is None

@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 from stator.graph.ir.schema import op_info
 from stator.graph.subgraphs.subgraph_ops import SubgraphOp
 from stator.inductor.buffers import Extern
+from stator.inductor.devices import library_reads_ends
 from stator.runtime.cuda.graph_inputs import InputDescription
 
 from .steps import Call, Program
@@ -40,7 +41,7 @@ def why_not_recorded(program: Program, device: torch.device, places: Mapping[str
             kind = "an input" if buffer.kind == "input" else "a tensor"
             return f"{kind} ({name}) is on {other}"
     for step in program.steps:
-        if isinstance(step, Call) and (reason := _reason(step.extern)):
+        if isinstance(step, Call) and (reason := _reason(step.extern) or _reads_ends(step.extern, program)):
             place = next((places[name] for name in step.extern.origins if places.get(name)), None)
             return f"{reason} ({place})" if place else reason
     return None
@@ -59,6 +60,13 @@ def _reason(extern: Extern) -> str | None:
     if any(isinstance(one, torch.Generator) for one in arguments):
         return f"{extern.name} draws from a generator of the program"
     return None
+
+
+def _reads_ends(extern: Extern, program: Program) -> str | None:
+    result = program.buffers[extern.outputs[0]].layout if extern.outputs and extern.outputs[0] else None
+    if extern.target is not torch.ops.aten._grouped_mm.default or result is None or extern.args[2:3] in ((), (None,)):
+        return None
+    return f"{extern.name} waits for data of the device" if library_reads_ends(result.dtype, result.device) else None
 
 
 def _flat(value: Any) -> Iterator[Any]:

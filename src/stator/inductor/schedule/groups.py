@@ -23,6 +23,20 @@ class Matrices:
 
 
 @dataclass(frozen=True, slots=True)
+class Ends:
+    """Where groups end that data divides rows or the depth into; each begins where the one before ends. `place`: of
+    `count` numbers, int32, in the order of columns.
+
+    Rows of a group are multiplied by a matrix of its own on the right, which lies there in the place of a batch; rows
+    behind all groups have sums of zero. A group of the depth is what one product of a batch adds up.
+    """
+
+    place: Matrices
+    count: int
+    along_depth: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ProductPart:
     """Products with one left side and equally many columns, computed tile by tile, and the loops that follow.
 
@@ -55,6 +69,7 @@ class Tile:
 class Products:
     """Matrix products of one left side that run in one launch. Programs are divided between the parts.
 
+    ends: of groups of rows, then batch is 1, or of groups of the depth, one for each of the batch.
     steps: the library calls and groups that this launch replaces, by parts.
     """
 
@@ -66,11 +81,14 @@ class Products:
     parts: tuple[ProductPart, ...]
     steps: tuple[tuple[Group | Extern, ...], ...]
     tile: Tile | None = None
+    ends: Ends | None = None
 
     @property
-    def operands(self) -> frozenset[str]:
+    def operands(self) -> tuple[str, ...]:
         """The buffers that programs read in other places than they write."""
-        return frozenset([self.left.buffer, *(right.buffer for part in self.parts for right in part.rights)])
+        rights = [right.buffer for part in self.parts for right in part.rights]
+        ends = [] if self.ends is None else [self.ends.place.buffer]
+        return tuple(dict.fromkeys([self.left.buffer, *rights, *ends]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +133,7 @@ class ProductGroup(TiledGroup):
 
     @property
     def operands(self) -> frozenset[str]:
-        return self.products.operands
+        return frozenset(self.products.operands)
 
 
 # Names of the values that the loops of an attention exchange, which have no memory

@@ -52,6 +52,9 @@ def _products(products: Products) -> list[str]:
     """The products of a group, before the loops that read their sums."""
     shape = f"{products.batch} x {products.rows} x {products.depth}"
     lines = [f"  products of {products.left.buffer} ({shape}), {products.tile}"]
+    if products.ends is not None:
+        along = "the depth" if products.ends.along_depth else "rows"
+        lines.append(f"  {products.ends.count} groups of {along}, which end at {products.ends.place.buffer}")
     for part in products.parts:
         for name, right in zip(part.sums, part.rights, strict=True):
             lines.append(f"  {name}: by {right.buffer}, {part.columns} columns")

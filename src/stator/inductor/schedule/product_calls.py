@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from stator.graph.ir.schema import has_effects
-from stator.inductor.buffers import Extern, Loops, Lowered, View
+from stator.inductor.buffers import Extern, Layout, Loops, Lowered, View
 from stator.inductor.devices import traits_of
 from stator.inductor.loops.body import IndexRef, LoopBody, Op, Ref
 from stator.inductor.sizes import SizeKnowledge, product
@@ -19,13 +19,14 @@ from stator.prims.layout import contiguous_strides, same_strides
 from stator.shapes.expr import ZERO, Expr, ExprLike, Symbol, as_expr
 
 from .accesses import extern_reads, extern_writes, names_in
-from .groups import Combination, Group, Matrices, Schedule
+from .groups import Combination, Ends, Group, Matrices, Schedule
 from .regroup import OUTER, substitute_loops
 
 DTYPES = (torch.float16, torch.bfloat16)
 LOOPS = OUTER[:3]  # batch, row, column
 # Operations that an epilogue may not have: reductions, and what needs a check or a mask of its own
 _REFUSED = frozenset(("reduce", "welford", "get", "indirect"))
+_MOST_GROUPS = 4096  # which each program looks at together
 _aten = torch.ops.aten
 # By operator: the position of the bias, if there is one, and of the left side
 _OPERATORS: dict[Any, tuple[int | None, int]] = {
@@ -51,6 +52,7 @@ class ProductCall:
     columns: ExprLike
     depth: ExprLike
     dtype: torch.dtype
+    ends: Ends | None = None
 
 
 class ProductSteps:
@@ -69,6 +71,8 @@ class ProductSteps:
     # ---- what a library call computes -------------------------------------------------------------
 
     def product(self, step: Group | Extern, dtypes: Collection[torch.dtype] = DTYPES) -> ProductCall | None:
+        if isinstance(step, Extern) and step.target is _aten._grouped_mm.default:
+            return self._product_of_groups(step, dtypes)
         if not isinstance(step, Extern) or step.style != "out" or step.target not in _OPERATORS or step.mutates:
             return None
         if any(step.kwargs.get(name, 1) != 1 for name in ("alpha", "beta")) or step.outputs[0] is None:
@@ -81,13 +85,9 @@ class ProductSteps:
         if None in sides or (with_bias is not None and bias is None) or layout.dtype not in dtypes:
             return None
         left, right = sides[0].layout, sides[1].layout  # type: ignore[union-attr]
-        if any(one.dtype != layout.dtype or one.device != layout.device for one in (left, right)):
-            return None
-        if not traits_of(layout.device).products:
+        if not _fit_together(layout, left, right):
             return None
         if bias is not None and (bias.layout.device != layout.device or not bias.layout.dtype.is_floating_point):
-            return None
-        if not same_strides(layout.size, contiguous_strides(layout.size), layout.stride) or layout.offset != 0:
             return None
         sizes = (*layout.size, left.size[-1])
         if 0 in sizes or isinstance(self.buffers[result].value, str):
@@ -96,6 +96,30 @@ class ProductSteps:
         batch = layout.size[0] if len(layout.size) == 3 else 1
         matrices = [matrices_of(side) for side in sides]  # type: ignore[arg-type]
         return ProductCall(result, matrices[0], matrices[1], bias, batch, rows, columns, depth, layout.dtype)
+
+    def _product_of_groups(self, step: Extern, dtypes: Collection[torch.dtype]) -> ProductCall | None:
+        """Of groups of rows and a matrix for each, or of two matrices whose depth is in groups."""
+        (result,) = step.outputs
+        given = [found for one in step.args[:3] if one is not None and (found := self.view(one)) is not None]
+        if len(given) < 3 or result is None:
+            return None
+        left, right, ends = given
+        layout, (count,) = self.buffers[result].layout, ends.layout.size
+        dims = (len(left.layout.size), len(right.layout.size))
+        rows, columns = layout.size[-2:]
+        depth = left.layout.size[-1]
+        known = dims in ((2, 3), (2, 2)) and isinstance(count, int) and layout.dtype in dtypes
+        if (
+            not known
+            or count > _MOST_GROUPS
+            or 0 in (count, rows, columns, depth)
+            or not _fit_together(layout, left.layout, right.layout)
+        ):
+            return None
+        along_depth = dims == (2, 2)
+        place = Ends(Matrices(ends.base, ends.layout.offset, (0, 0, *ends.layout.stride)), count, along_depth)
+        first, second, batch = matrices_of(left), matrices_of(right), count if along_depth else 1
+        return ProductCall(result, first, second, None, batch, rows, columns, depth, layout.dtype, place)
 
     def view(self, argument: str | View) -> View | None:
         """An argument as a view of its buffer's own memory; None for memory that is read as of another dtype."""
@@ -163,6 +187,16 @@ def conflict(one: Effects, other: Effects) -> bool:
     """True if the order of two steps matters."""
     (reads, writes, fixed), (others_read, others_write, stays) = one, other
     return fixed or stays or not (writes.isdisjoint(others_read | others_write) and reads.isdisjoint(others_write))
+
+
+def _fit_together(result: Layout, *sides: Layout) -> bool:
+    """True if programs may compute such a result: on a device with kernels of products, contiguous."""
+    return (
+        traits_of(result.device).products
+        and all(side.dtype == result.dtype and side.device == result.device for side in sides)
+        and same_strides(result.size, contiguous_strides(result.size), result.stride)
+        and result.offset == 0
+    )
 
 
 def matrices_of(view: View) -> Matrices:

@@ -106,7 +106,8 @@ class _ProductFusion(ProductSteps):
             internal |= follower.internal
         part = ProductPart(tuple([call.right for call in calls]), sums, first.columns, tuple(members))
         steps = (*externs, *(() if follower is None else (follower,)))
-        products = Products(first.left, first.batch, first.rows, first.depth, first.dtype, (part,), (steps,))
+        sizes = first.batch, first.rows, first.depth
+        products = Products(first.left, *sizes, first.dtype, (part,), (steps,), ends=first.ends)
         name = follower.name if follower is not None else f"product_{first.result}"
         return _named(name, products, frozenset(internal))
 
@@ -196,22 +197,23 @@ class _ProductFusion(ProductSteps):
 
 def _together(one: ProductCall, other: ProductCall) -> bool:
     """True if the same programs may compute both products, tile by tile."""
-    same = (one.left, one.right.strides, one.batch, one.rows, one.columns, one.depth, one.dtype)
-    return same == (other.left, other.right.strides, other.batch, other.rows, other.columns, other.depth, other.dtype)
+    first, second = ((call.left, call.right.strides, call.ends) for call in (one, other))
+    same = (one.batch, one.rows, one.columns, one.depth, one.dtype)
+    return first == second and same == (other.batch, other.rows, other.columns, other.depth, other.dtype)
 
 
 def _key(products: Products) -> Any:
     """What parts of one launch have in common."""
     part = products.parts[0]
     rights = [right.strides for right in part.rights]
-    return products.left, products.batch, products.rows, products.depth, products.dtype, rights
+    return products.left, products.ends, products.batch, products.rows, products.depth, products.dtype, rights
 
 
 def _named(name: str, products: Products, internal: frozenset[str]) -> ProductGroup:
     """A group of all parts, whose arguments are in the order of their first use."""
     members = tuple([member for part in products.parts for member in part.epilogue])
     sums = {name for part in products.parts for name in part.sums}
-    reads = dict.fromkeys([products.left.buffer, *(r.buffer for part in products.parts for r in part.rights)])
+    reads = dict.fromkeys(products.operands)
     writes: dict[str, None] = {}
     for member in members:
         for op in member.body.ops:

@@ -3,7 +3,8 @@
 A program computes a tile of the result of one part: the sums of products in float32, in steps along the depth, then the
 values of the epilogue for each element of the tile. Tiles are divided between the parts by columns. A program may
 compute several tiles, one after the other: the compiler makes one loop of theirs, which loads the sides of the next
-tile while the epilogue of the last one runs. Nothing here decides which products are worth a kernel, or on tiles.
+tile while the epilogue of the last one runs. Where data divides rows or the depth into groups, each program finds its
+own group. Nothing here decides which products are worth a kernel, or on tiles.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from stator.inductor.buffers import Buffer
 from stator.inductor.codegen.kernel import Kernel, merge
-from stator.inductor.schedule.groups import Group, Matrices, ProductGroup, ProductPart
+from stator.inductor.schedule.groups import Ends, Group, Matrices, ProductGroup, ProductPart
 from stator.inductor.sizes import SizeKnowledge
 from stator.shapes.expr import Expr, ExprLike, as_expr
 
@@ -24,6 +25,7 @@ from .modules import PrintedPart, pointer_names
 from .statements import Statements
 from .tile_values import Lanes, TileValues
 
+_MOST = 2**31 - 1  # of int32
 _NEIGHBOURS = 8  # rows of tiles whose programs run one after the other: together they read a side from the second cache
 
 
@@ -60,10 +62,17 @@ class _Printer(Statements):
         self.text = self.first.text
         super().__init__()
         divides = self.knowledge.divides
-        self.masks_rows = not divides(self.tile.rows, products.rows)
+        self.ends = products.ends
+        in_groups = self.ends is not None and not self.ends.along_depth
+        self.masks_rows = in_groups or not divides(self.tile.rows, products.rows)
         self.masks_columns = any(not divides(self.tile.columns, part.columns) for part in products.parts)
-        self.masks_depth = not divides(self.tile.depth, products.depth)
+        self.masks_depth = (self.ends is not None and not in_groups) or not divides(self.tile.depth, products.depth)
+        self.end = "depth" if self.ends is not None else self.text(products.depth)
         self.row_tiles = self._tiles([products.rows], self.tile.rows)
+        if self.ends is not None and in_groups:
+            # each group has at most one tile more than its rows fill, also the group of the rows behind all others
+            rows, most = self.text(products.rows), f"{self.row_tiles} + {self.ends.count}"
+            self.row_tiles = f"min({rows}, {most})"
         columns = [part.columns for part in products.parts]
         # by part: the tiles of all parts before it; then the tiles of all parts
         self.starts = [self._tiles(columns[:at], self.tile.columns) for at in range(len(columns) + 1)]
@@ -80,7 +89,9 @@ class _Printer(Statements):
             self.line("program = tl.program_id(0).to(INDEX)")
             self._tile()
             return self.lines
-        assert len(self.products.parts) == 1, "Triton 3.6 makes one loop only of loops without branches"
+        assert len(self.products.parts) == 1 and self.ends is None, (
+            "Triton 3.6 makes one loop only of loops without branches"
+        )
         first, step = "tl.program_id(0).to(INDEX)", self.tile.programs
         self.line(f"for tile in tl.range({first}, {self.tiles}, {step}, flatten=True):")
         with self.indented():
@@ -103,11 +114,12 @@ class _Printer(Statements):
         rows, depth = as_expr(products.rows) + tile.rows, as_expr(products.depth) + tile.depth
         yield from (rows, depth, as_expr(products.batch))
         yield _end(products.left, products.batch, rows, depth)
+        rights = products.batch if self.ends is None else self.ends.count
         for part in products.parts:
             columns = as_expr(part.columns) + tile.columns
             yield columns
             for right in part.rights:
-                yield _end(right, products.batch, depth, columns)
+                yield _end(right, rights, depth, columns)
 
     def _place(self) -> None:
         """The place of a tile. Neighbours share columns of the right side, in few rows of tiles."""
@@ -115,6 +127,10 @@ class _Printer(Statements):
             self.line(f"tiles = {self.row_tiles} * {self.starts[-1]}")
             self.line("x0 = program // tiles")
             self.line("program = program % tiles")
+        if self.ends is not None:
+            if not self.ends.along_depth:
+                return self._place_in_group(self.ends)
+            self._depth_of_group(self.ends, "0" if self.products.batch == 1 else "x0")
         rows = -(-self.knowledge.hint(self.products.rows) // self.tile.rows)
         if rows <= _NEIGHBOURS:
             self.line(f"row = program % {self.row_tiles}")
@@ -125,6 +141,35 @@ class _Printer(Statements):
         self.line(f"height = tl.minimum({self.row_tiles} - top, {_NEIGHBOURS})")
         self.line("row = top + program % band % height")
         self.line("column = program % band // height")
+
+    def _place_in_group(self, ends: Ends) -> None:
+        """The row tile of a program is one of its group's, or none. Neighbours have the same rows of the left side."""
+        self.line(f"tile = program // {self.starts[-1]}")
+        self.line(f"column = program % {self.starts[-1]}")
+        rows, step, start = self.text(self.products.rows), self.text(ends.place.strides[2]), self._start(ends.place)
+        self.line(f"groups = tl.arange(0, {1 << ends.count.bit_length()})")
+        self.line(f"to = tl.load({start} + groups * {step}, mask=groups < {ends.count}, other={_MOST}).to(INDEX)")
+        self.line(f"to = tl.minimum(to, {rows})")
+        self.line(f"before = (groups > 0) & (groups <= {ends.count})")
+        self.line(f"first = tl.load({start} + (groups - 1) * {step}, mask=before, other=0).to(INDEX)")
+        self.line("count = (tl.maximum(to - tl.maximum(first, 0), 0) + ROWS - 1) // ROWS")
+        self.line(f"behind = tl.cumsum(tl.where(groups <= {ends.count}, count, 0), 0)")
+        self.line("number = tile - (behind - count)")
+        self.line(f"own = (number >= 0) & (tile < behind) & (groups <= {ends.count})")
+        self.line("first_row = tl.sum(tl.where(own, tl.maximum(first, 0) + number * ROWS, 0))")
+        self.line("rows = tl.sum(tl.where(own, to, 0))")
+        self.line(f"own = own & (groups < {ends.count})")
+        self.line("group = tl.sum(tl.where(own, groups, 0)).to(INDEX)")
+        self.line(f"depth = tl.sum(tl.where(own, {self.text(self.products.depth)}, 0))")
+
+    def _depth_of_group(self, ends: Ends, group: str) -> None:
+        start, step = self._start(ends.place), self.text(ends.place.strides[2])
+        self.line("first = tl.full([], 0, INDEX)")
+        if group != "0":
+            self.line(f"first = tl.load({start} + ({group} - 1) * {step}, mask={group} > 0, other=0).to(INDEX)")
+        self.line("first = tl.maximum(first, 0)")
+        self.line(f"to = tl.load({start} + {group} * {step}).to(INDEX)")
+        self.line(f"depth = tl.minimum(to, {self.text(self.products.depth)}) - first")
 
     def _choose_part(self) -> None:
         """The right sides of the part that a program works for, and the place of its first column in that."""
@@ -172,10 +217,11 @@ class _Printer(Statements):
     # --- the sums ---
 
     def _loops(self) -> None:
-        self.line("x1 = (row * ROWS + tl.arange(0, ROWS))[:, None]")
+        in_groups = self.ends is not None and not self.ends.along_depth
+        self.line(f"x1 = ({'first_row' if in_groups else 'row * ROWS'} + tl.arange(0, ROWS))[:, None]")
         self.line("x2 = (part_column * COLUMNS + tl.arange(0, COLUMNS))[None, :]")
         if self.masks_rows:
-            self.line(f"in_rows = x1 < {self.text(self.products.rows)}")
+            self.line(f"in_rows = x1 < {'rows' if in_groups else self.text(self.products.rows)}")
         if self.masks_columns:
             self.line("in_columns = x2 < columns")
 
@@ -192,13 +238,21 @@ class _Printer(Statements):
         self.line("k = tl.arange(0, DEPTH).to(INDEX)")
         place = f"{rows} * {text(left[1])} + k[None, :] * {text(left[2])}"
         self.line(f"left = {self._start(products.left)} + {self._batch(left)}{place}")
-        self.line(f"offsets = {self._batch(right)}k[:, None] * {text(right[1])} + {columns} * {text(right[2])}")
+        group = ""
+        if self.ends is not None and self.ends.along_depth:
+            self.line(f"left += first * {text(left[2])}")
+            group = f"first * {text(right[1])} + "
+        elif self.ends is not None:
+            group = f"group * {text(right[0])} + "
+        self.line(
+            f"offsets = {group or self._batch(right)}k[:, None] * {text(right[1])} + {columns} * {text(right[2])}"
+        )
         for at in range(len(part.rights)):
             self.line(f"right{at} += offsets")
             self.line(f"sum{at} = tl.zeros([ROWS, COLUMNS], tl.float32)")
-        self.line(f"for start in range(0, {text(products.depth)}, DEPTH):")
+        self.line(f"for start in range(0, {self.end}, DEPTH):")
         with self.indented():
-            rest = f"< {text(products.depth)} - start" if self.masks_depth else ""
+            rest = f"< {self.end} - start" if self.masks_depth else ""
             masks = [f"k[None, :] {rest}" if rest else "", "in_rows" if masks_left else ""]
             self.line(f"a = {_load('left', *masks)}")
             masks = [f"k[:, None] {rest}" if rest else "", "in_columns" if masks_right else ""]

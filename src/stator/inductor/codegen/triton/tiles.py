@@ -11,7 +11,8 @@ from dataclasses import replace
 import torch
 
 from stator.inductor.buffers import Lowered
-from stator.inductor.schedule.groups import Group, ProductGroup, Tile
+from stator.inductor.devices import library_reads_ends
+from stator.inductor.schedule.groups import Group, ProductGroup, Products, Tile
 
 _SHARED = 220 << 10  # bytes of shared memory that a program may have for its sides
 MOST = 8  # tiles that timing compares
@@ -49,6 +50,8 @@ def choose_tile(group: ProductGroup, may_share_depth: bool, *, lowered: Lowered)
         products.depth,
         *(part.columns for part in products.parts),
     ]
+    if products.ends is not None:
+        return _usual(products, lowered)[0] if _waits(products, lowered) else None
     if not all(isinstance(size, int) for size in sizes) or not _is_measured(group, lowered):
         return None
     total = sum(columns) * len(products.parts[0].rights)
@@ -82,6 +85,13 @@ def _is_measured(group: ProductGroup, lowered: Lowered) -> bool:
     sides = [products.left, *(right for part in products.parts for right in part.rights)]
     steps = [step for side in sides for step in (side.offset, *side.strides) if step != 1]
     return products.left.strides[2] == 1 and all(lowered.sizes.divides(8, step) for step in steps)
+
+
+def _waits(products: Products, lowered: Lowered) -> bool:
+    """True if the library waits for the device. Devices before capability 8.0 have too little shared memory."""
+    device = lowered.buffers[products.left.buffer].layout.device
+    small = device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0)
+    return library_reads_ends(products.dtype, device) and not small
 
 
 def _has_epilogue(group: ProductGroup) -> bool:
@@ -144,11 +154,11 @@ def candidates(group: ProductGroup, may_share_depth: bool, *, lowered: Lowered) 
     """The tiles worth timing, at most eight: the rule's own first."""
     products = group.products
     batch, rows, columns = lowered.sizes.hints([products.batch, products.rows, products.parts[0].columns])
-    usual = _FEW if rows <= _FEW_ROWS else _MANY if rows > 256 or columns > _TABLE else _SOME
+    usual = _usual(products, lowered)
     chosen = choose_tile(group, may_share_depth, lowered=lowered)
     found = {} if chosen is None else {chosen: None}
     most = _multiprocessors(lowered.buffers[products.left.buffer].layout.device)
-    tiles = _LOOPED if len(products.parts) == 1 else ()
+    tiles = _LOOPED if len(products.parts) == 1 and products.ends is None else ()
     looped = [replace(tile, programs=most) for tile in tiles if batch * _programs(tile, rows, columns) > most]
     for tile in looped:
         found.setdefault(tile)
@@ -158,6 +168,14 @@ def candidates(group: ProductGroup, may_share_depth: bool, *, lowered: Lowered) 
     for tile in usual:
         found.setdefault(tile)
     return [tile for tile in found if _fits(tile, len(products.parts[0].rights))][:MOST]
+
+
+def _usual(products: Products, lowered: Lowered) -> tuple[Tile, ...]:
+    """What timing compares, by the rows that are multiplied by one matrix."""
+    rows, columns = lowered.sizes.hints([products.rows, products.parts[0].columns])
+    if products.ends is not None and not products.ends.along_depth:
+        rows //= products.ends.count
+    return _FEW if rows <= _FEW_ROWS else _MANY if rows > 256 or columns > _TABLE else _SOME
 
 
 def _multiprocessors(device: torch.device) -> int:

@@ -14,7 +14,7 @@ import torch
 from stator.base import logs
 from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer, View
-from stator.inductor.schedule.groups import Group
+from stator.inductor.schedule.groups import Ends, Group
 from stator.inductor.sizes import SizeKnowledge
 from stator.runtime import choices, cuda
 from stator.runtime.cuda.graph_capture import fresh_workspaces
@@ -57,6 +57,13 @@ class Tensors:
             values = torch.empty(count, device=layout.device).normal_(generator=self.generator)
             return values.to(layout.dtype)
         return torch.zeros(count, dtype=layout.dtype, device=layout.device)
+
+    def end_groups(self, ends: Ends, size: int) -> None:
+        """Let groups divide `size` rows, or so many steps of the depth, evenly."""
+        place, count = ends.place, ends.count
+        found = torch.arange(1, count + 1) * size // count
+        for memory in self.memory[place.buffer]:
+            memory.as_strided((count,), (place.strides[2],), place.offset).copy_(found)
 
     def flat(self, name: str, copy: int) -> torch.Tensor:
         copies = self.memory[name]

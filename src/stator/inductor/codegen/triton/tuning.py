@@ -6,6 +6,7 @@ What is timed is what would run: the library's calls with the groups behind them
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from stator.base import counters, logs
 from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer, Extern, Lowered, View
+from stator.inductor.devices import library_reads_ends
 from stator.inductor.schedule.groups import Combination, Group, ProductGroup, Tile, TiledGroup
 from stator.inductor.schedule.shared_depth import with_shared_depth
 from stator.runtime.choices import keep_choice, note_provisional, stored_choice
@@ -95,8 +97,13 @@ class Tuner:
         buffers = {name: buffer for _, many in launches for name, buffer in many.items()}
         names |= {name for launch, _ in launches for name in (*launch.reads, *launch.writes)}
         tensors = Tensors({name: buffers[name] for name in names if name in buffers}, self.knowledge, group.reads)
-        rows, columns = self.knowledge.hints([group.products.rows, group.products.parts[0].columns])
-        library = timing.time(self._library(steps, tensors, device), tensors.copies)
+        products = group.products
+        rows, columns, depth = self.knowledge.hints([products.rows, products.parts[0].columns, products.depth])
+        if products.ends is not None:
+            tensors.end_groups(products.ends, depth if products.ends.along_depth else rows)
+        library = math.inf  # a call that waits for the device cannot be timed in a graph
+        if products.ends is None or not library_reads_ends(products.dtype, device):
+            library = timing.time(self._library(steps, tensors, device), tensors.copies)
         times: list[tuple[float, Tile | None]] = [(library * _MARGIN, None)]
         sources = [print_kernel(launch, many, knowledge=self.knowledge) for launch, many in launches]
         timing.compile_together(sources, device)
@@ -145,13 +152,15 @@ def _names(step: Group | Extern) -> set[str]:
 
 def _call(extern: Extern, tensors: Tensors) -> Run:
     """A call of products: its arguments are tensors."""
-    arguments = [[tensors.view(arg, copy) for arg in extern.args] for copy in range(tensors.copies)]
+    given = [arg for arg in extern.args if arg is not None]
+    arguments = [[tensors.view(arg, copy) for arg in given] for copy in range(tensors.copies)]
     (output,) = extern.outputs
     assert output is not None
     results = [tensors.view(output, copy) for copy in range(tensors.copies)]
 
     def run(copy: int) -> None:
-        extern.target(*arguments[copy], **extern.kwargs, out=results[copy])
+        out = {"out": results[copy]} if extern.style == "out" else {}
+        extern.target(*arguments[copy], **extern.kwargs, **out)
 
     return run
 
