@@ -136,6 +136,7 @@ def _rewrite(gm: fx.GraphModule, exact_random: bool) -> None:
     rules = aot.GpuRules(triton.library_is_quicker, triton.launch_computes_gradients)
     aot.fuse_attention(gm, rules)
     aot.shorten_attention_gradients(gm, rules.gradients)
+    aot.narrow_pooling_places(gm)
 
 
 def why_left_to_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[str]:

@@ -11,5 +11,6 @@ from .trace.attention_gradients import shorten_attention_gradients
 from .trace.fused_attention import GpuRules, fuse_attention
 from .trace.inference import CompileGraph, Rewrite, compile_inference
 from .trace.needs_grad import needs_grad
+from .trace.pooling_places import narrow_pooling_places
 from .trace.randomness import functionalize_random
 from .training import compile_training

@@ -15,6 +15,7 @@ from stator.inductor.lower.heuristics import MAX_UNROLLED_WINDOW
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Index, Tensor
 from stator.inductor.sizes import SizeKnowledge, product
+from stator.prims.operators.pooling_places import max_pool_places, place_step
 from stator.prims.type_promotion import computation_dtype, is_integral
 from stator.shapes.expr import Expr
 
@@ -72,6 +73,20 @@ def _max_pool(
     return [_largest(builder, _largest(builder, x, *along), *down), None]
 
 
+@lowers(max_pool_places)
+def _max_pool_places(
+    builder: LoweringBuilder,
+    x: Tensor,
+    window: Sequence[int],
+    steps: Sequence[int],
+    pads: Sequence[int],
+    gaps: Sequence[int],
+    ceil_mode: bool,
+) -> Any:
+    row = place_step(window, steps, gaps)
+    return _max_pool_with_positions(builder, x, window, steps, pads, gaps, (row, torch.int8))
+
+
 def _largest(
     builder: LoweringBuilder,
     x: Tensor,
@@ -102,12 +117,15 @@ def _max_pool_with_positions(
     steps: Sequence[int],
     pads: Sequence[int],
     gaps: Sequence[int],
+    in_window: tuple[int, torch.dtype] | None = None,
 ) -> list[Tensor]:
-    """The largest element of each window and its position in its image, in one pass.
+    """The largest element of each window and its position in its image, in one pass. in_window: its place in the window
+    instead, by the distance of rows and the dtype.
 
     As in eager, a later element wins if it is larger or a NaN, and windows of nothing but -inf give the first position.
     """
-    working, width = computation_dtype(x.dtype), x.shape[-1]
+    working = computation_dtype(x.dtype)
+    distance, dtype = in_window or (x.shape[-1], torch.int64)
 
     def winner(ops: Any, index: Index) -> tuple[Ref, Ref]:
         key = ("winner", id(x), index)
@@ -115,23 +133,26 @@ def _max_pool_with_positions(
             return ops.memo[key]  # type: ignore[no-any-return]
         zero = ops.constant(0, torch.int32)
         start = _window_position(index, (0, 0), steps, pads)
-        row, column = (ops.maximum(ops.index_value(at, torch.int32), zero) for at in start[-2:])
-        position = ops.add(ops.mul(row, ops.constant(width, torch.int32)), column)
+        # an image begins inside of its first windows: distances from its start, or from the window's
+        firsts = [-at for at in start[-2:]] if in_window else start[-2:]
+        row, column = (ops.maximum(ops.index_value(at, torch.int32), zero) for at in firsts)
+        position = ops.add(ops.mul(row, ops.constant(distance, torch.int32)), column)
         largest = ops.constant(-math.inf, working)
         for dy, dx in itertools.product(range(window[0]), range(window[1])):
             at = _window_position(index, (dy * gaps[0], dx * gaps[1]), steps, pads)
             value = ops.to_dtype(_load_or(ops, x, at, -math.inf), working)
             wins = ops.bitwise_or(ops.gt(value, largest), ops.isnan(value))
             largest = ops.where(wins, value, largest)
-            position = ops.where(wins, ops.index_value(at[-2] * width + at[-1], torch.int32), position)
+            here = ops.constant(dy * gaps[0] * distance + dx * gaps[1], torch.int32) if in_window else None
+            if here is None:
+                here = ops.index_value(at[-2] * distance + at[-1], torch.int32)
+            position = ops.where(wins, here, position)
         ops.memo[key] = largest, position
         return largest, position
 
     size = builder.meta[0].shape[-2:]
     values = _windowed(builder, x, size, lambda ops, index: ops.to_dtype(winner(ops, index)[0], x.dtype), x.dtype)
-    positions = _windowed(
-        builder, x, size, lambda ops, index: ops.to_dtype(winner(ops, index)[1], torch.int64), torch.int64
-    )
+    positions = _windowed(builder, x, size, lambda ops, index: ops.to_dtype(winner(ops, index)[1], dtype), dtype)
     builder.store_together([values, positions])
     return [values, positions]
 

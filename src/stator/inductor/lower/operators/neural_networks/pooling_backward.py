@@ -19,6 +19,7 @@ from stator.inductor.lower.heuristics import MAX_UNROLLED_WINDOW
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Index, Strides, Tensor
 from stator.prims.layout import same_strides
+from stator.prims.operators.pooling_places import max_pool_places_backward, place_step
 from stator.prims.type_promotion import computation_dtype, is_integral
 
 from ..creation import within_shape
@@ -101,18 +102,56 @@ def _max_pool_backward(
         return NotImplemented
     if _along_rows(builder, [grad, places]):  # comparing vectors of 64-bit positions is slower than the library
         return NotImplemented
-    working, width = computation_dtype(grad.dtype), x.shape[-1]
+    width = x.shape[-1]
+    geometry = window, steps, pads, gaps
+    return _gradient_of_places(builder, grad, places, geometry, lambda index, at: index[-2] * width + index[-1])
+
+
+@lowers(max_pool_places_backward)
+def _max_pool_places_backward(
+    builder: LoweringBuilder,
+    grad: Tensor,
+    x: Tensor,
+    window: Sequence[int],
+    steps: Sequence[int],
+    pads: Sequence[int],
+    gaps: Sequence[int],
+    ceil_mode: bool,
+    places: Tensor,
+) -> Any:
+    if grad.numel == 0:
+        return NotImplemented
+    distance = place_step(window, steps, gaps)
+
+    def place(index: Index, at: Index) -> Any:
+        row, column = [index[-2 + axis] + pads[axis] - at[-2 + axis] * steps[axis] for axis in (0, 1)]
+        return row * distance + column
+
+    return _gradient_of_places(builder, grad, places, (window, steps, pads, gaps), place)
+
+
+def _gradient_of_places(
+    builder: LoweringBuilder,
+    grad: Tensor,
+    places: Tensor,
+    geometry: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]],
+    place: Callable[[Index, Index], Any],
+) -> Tensor:
+    """The sum of the gradients of windows whose place of the largest element is `place(an element, a window)`."""
+    window, steps, pads, gaps = geometry
+    windows = _covering(steps, [(size - 1) * gap + 1 for size, gap in zip(window, gaps, strict=True)])
+    working = computation_dtype(grad.dtype)
     if places.root.resolved() is None:
         builder.realize(places.root)
     covering = _contributions(builder, grad, windows, steps, pads)
 
     def inner(ops: Any, index: Index) -> Ref:
-        own = ops.index_value(index[-2] * width + index[-1], torch.int64)
         total: Ref | None = None
         for at, exists in covering(ops, index):
-            if gaps == (1, 1):  # a position that cannot be the element's need not be read
+            if tuple(gaps) == (1, 1):  # a place that cannot be the element's need not be read
                 exists = _and(ops, exists, _reaches(ops, index, at, window, steps, pads))
-            chosen = ops.eq(_where(ops, exists, partial(places.load, ops, at), -1, torch.int64), own)
+            own = ops.index_value(place(index, at), places.dtype)
+            chosen = ops.eq(_where(ops, exists, partial(places.load, ops, at), -1, places.dtype), own)
             value = ops.to_dtype(_where(ops, exists, partial(grad.load, ops, at), 0, grad.dtype), working)
             part = ops.where(chosen, value, ops.constant(0, working))
             total = part if total is None else ops.add(total, part)
