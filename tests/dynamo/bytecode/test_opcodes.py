@@ -41,6 +41,7 @@ WITHOUT = {
     "LOAD_SUPER_METHOD": _UNREAD,
     "LOAD_ZERO_SUPER_ATTR": _UNREAD,
     "LOAD_ZERO_SUPER_METHOD": _UNREAD,
+    "MATCH_CLASS": "patterns with classes run natively",
     "POP_BLOCK": _UNREAD,
     "PREP_RERAISE_STAR": _GROUPS,
     "PRINT_EXPR": _MODULE_LEVEL,

@@ -157,7 +157,7 @@ class GeneratorMethod(Value):
         if self.name == "__iter__":
             return generator
         if self.name == "close":
-            return self.close(context)
+            raise unsupported("generator", "closing a generator")
         if self.name == "throw":
             error = args[1] if len(args) > 1 and not context.is_none(args[1]) else args[0]
             if not context.is_exception(error):
@@ -168,19 +168,3 @@ class GeneratorMethod(Value):
         if item is None:
             raise context.stop_iteration(generator.returned)
         return item
-
-    def close(self, context: CaptureContext) -> Value:
-        generator = self.generator
-        none = context.constant(None)
-        if generator.returned is not None or not generator.started:
-            generator.returned = none
-            return none
-        try:
-            item = generator.resume(context, none, context.raised(GeneratorExit, "").value)
-        except Raised as raised:
-            if issubclass(raised.value.python_type(context), (GeneratorExit, StopIteration)):
-                return none
-            raise
-        if item is not None:
-            raise context.raised(RuntimeError, "generator ignored GeneratorExit")
-        return none

@@ -137,14 +137,6 @@ class ClassValue(Value):
             return len(self._members(context))
         return super().length(context)
 
-    def contains(self, context: CaptureContext, item: Value) -> bool:
-        if isinstance(self.cls, enum.EnumMeta):
-            real = getattr(item, "obj", None)  # a member that is no constant
-            if not issubclass(type(real), enum.Enum):
-                real = context.constant_of(item, "operand of `in`")
-            return context.run_real(lambda cls, it: it in cls, (self.cls, real))
-        return super().contains(context, item)
-
     def get_item(self, context: CaptureContext, key: Value) -> Value:
         if isinstance(self.cls, enum.EnumMeta):
             return context.known(

@@ -352,15 +352,6 @@ class BuiltinMethodValue(Value):
             raise unsupported("call-builtin", f"calling {self.describe(context)}")
         return context.call_handler(handler, [self.owner, *args], kwargs)
 
-    def get_attr(self, context: CaptureContext, name: str) -> Value:
-        if name == "__self__":
-            return self.owner
-        if name == "__name__":
-            return ConstantValue(self.name)
-        if name == "__call__":
-            return self
-        return super().get_attr(context, name)
-
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if self.source is not None:
             return Load(self.source)

@@ -10,11 +10,11 @@ import torch
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, ReadSource
-from stator.dynamo.host.naming import class_name, full_name, is_python_class, qualified_name
+from stator.dynamo.host.naming import full_name, is_python_class
 from stator.dynamo.interpreter.frame import Frame
 from stator.dynamo.interpreter.object_model.formatting import CONVERSIONS
 from stator.dynamo.ir.prepared_code import opcode
-from stator.dynamo.values.base import CaptureContext, Raised, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
@@ -270,7 +270,7 @@ def get_len(frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(frame.context.constant(frame.stack[-1].length(frame.context)))
 
 
-_SEQUENCE, _MAPPING, _MATCHES_ITSELF = 1 << 5, 1 << 6, 1 << 22  # flags of types
+_SEQUENCE, _MAPPING = 1 << 5, 1 << 6  # flags of types
 
 
 @opcode("MATCH_SEQUENCE")
@@ -316,55 +316,3 @@ def match_keys(frame: Frame, instruction: Instruction) -> None:
             frame.stack.append(context.constant(None))
             return
     frame.stack.append(TupleValue(values))
-
-
-@opcode("MATCH_CLASS")
-def match_class(frame: Frame, instruction: Instruction) -> None:
-    """Pop the names of keyword patterns, the class and the subject; push the tuple of matched attributes, or None."""
-    context = frame.context
-    subject, cls, names = frame.pop_many(3)
-    kind = context.real_of(cls, "the class of a pattern")
-    if not isinstance(kind, type):
-        raise unsupported("call", "a class pattern with something that is no class")
-    count: int = instruction.arg  # type: ignore[assignment]
-    if not context.truth(context.call(context.known(isinstance), [subject, cls], {})):
-        frame.stack.append(context.constant(None))
-        return
-    attributes = list(context.constant_of(names, "names of a pattern"))
-    itself = False
-    if count:
-        positional, itself = _positional_names(context, cls, kind, count)
-        attributes = positional + attributes
-    if len(set(attributes)) < len(attributes):
-        raise unsupported("call", f"a pattern that asks {qualified_name(kind)} for one attribute twice")
-    found = [subject] if itself else []
-    try:
-        found += [context.get_attr(subject, name) for name in attributes]
-    except Raised as raised:
-        if not issubclass(raised.value.python_type(context), AttributeError):
-            raise
-        frame.stack.append(context.constant(None))
-        return
-    frame.stack.append(TupleValue(found))
-
-
-def _positional_names(context: CaptureContext, cls: Value, kind: type, count: int) -> tuple[list[str], bool]:
-    """The attributes of the first `count` sub-patterns, and whether the only sub-pattern matches the subject itself."""
-    names: tuple[str, ...] = ()
-    try:
-        given = context.get_attr(cls, "__match_args__")
-    except Raised:
-        if kind.__flags__ & _MATCHES_ITSELF and count == 1:
-            return [], True
-    else:
-        if not isinstance(given, TupleValue):
-            raise unsupported("call", f"__match_args__ of {qualified_name(kind)} is no tuple of names")
-        names = tuple(context.constant_of(name, "a name in __match_args__") for name in context.iterate(given))
-    if not all(isinstance(name, str) for name in names):
-        raise unsupported("call", f"__match_args__ of {qualified_name(kind)} is no tuple of names")
-    if len(names) < count:
-        plural = "" if len(names) == 1 else "s"
-        raise context.raised(
-            TypeError, f"{class_name(kind)}() accepts {len(names)} positional sub-pattern{plural} ({count} given)"
-        )
-    return list(names[:count]), False

@@ -527,13 +527,6 @@ class TensorMethodValue(Value):
     def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return context.call_tensor_method(self.owner, self.name, args, kwargs)
 
-    def get_attr(self, context: CaptureContext, name: str) -> Value:
-        if name == "__self__":
-            return self.owner
-        if name == "__name__":
-            return ConstantValue(self.name)
-        return super().get_attr(context, name)
-
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if self.source is not None:
             return Load(self.source)
