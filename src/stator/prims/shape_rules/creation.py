@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from stator.prims.layout import (
     preserved_strides,
     surely,
 )
-from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.record import ShapeRule, TensorMeta, shape_rule
 from stator.prims.refusal import refuse_if
 from stator.prims.type_promotion import check_range, common_dtype, number_dtype
 
@@ -39,30 +39,6 @@ def factory_result(
     for extent in shape:
         refuse_if(extent < 0)
     return TensorMeta(shape, format_strides(shape, memory_format), dtype, as_device(device))
-
-
-@shape_rule(
-    *overloads("empty.memory_format zeros _efficientzerotensor ones rand randn rand.generator randn.generator"),
-    tags=CREATION,
-)
-def from_size(
-    size: Sequence[Any],
-    *,
-    dtype: torch.dtype | None = None,
-    device: Any = None,
-    memory_format: torch.memory_format | None = None,
-    **_options: Any,
-) -> TensorMeta:
-    return factory_result(size, dtype or torch.get_default_dtype(), device, memory_format)
-
-
-@shape_rule(aten.full.default, tags=CREATION)
-def full(
-    size: Sequence[Any], fill_value: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
-) -> TensorMeta:
-    dtype = dtype or number_dtype(fill_value)
-    check_range(dtype, fill_value)
-    return factory_result(size, dtype, device)
 
 
 @shape_rule(aten.empty_strided.default, tags=CREATION)
@@ -123,27 +99,6 @@ def full_like(self: Any, fill_value: Any, *, dtype: torch.dtype | None = None, *
     return in_the_likeness(self, dtype=dtype, **options)
 
 
-@shape_rule(*overloads("new_empty new_zeros new_ones"), tags=CREATION)
-def new_from_size(
-    self: Any, size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
-) -> TensorMeta:
-    return factory_result(size, dtype or self.dtype, self.device if device is None else device)
-
-
-@shape_rule(aten.new_full.default, tags=CREATION)
-def new_full(
-    self: Any,
-    size: Sequence[Any],
-    fill_value: Any,
-    *,
-    dtype: torch.dtype | None = None,
-    device: Any = None,
-    **_options: Any,
-) -> TensorMeta:
-    check_range(dtype or self.dtype, fill_value)
-    return factory_result(size, dtype or self.dtype, self.device if device is None else device)
-
-
 @shape_rule(aten.new_empty_strided.default, tags=CREATION)
 def new_empty_strided(
     self: Any,
@@ -157,13 +112,6 @@ def new_empty_strided(
     return TensorMeta(
         tuple(size), tuple(stride), dtype or self.dtype, self.device if device is None else as_device(device)
     )
-
-
-@shape_rule(aten.scalar_tensor.default, tags=CREATION)
-def scalar_tensor(s: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> TensorMeta:
-    dtype = dtype or torch.get_default_dtype()
-    check_range(dtype, s)
-    return factory_result((), dtype, device)
 
 
 def range_dtype(dtype: torch.dtype | None, *bounds: Any) -> torch.dtype:
@@ -205,30 +153,6 @@ def linspace(
     if not has_zero((steps,)):
         check_range(dtype, start, end)
     return factory_result((steps,), dtype, device)
-
-
-@shape_rule(aten.eye.default, aten.eye.m, tags=CREATION)
-def eye(n: Any, m: Any = None, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> TensorMeta:
-    return factory_result((n, n if m is None else m), dtype or torch.get_default_dtype(), device)
-
-
-@shape_rule(*overloads("randint randint.generator"), tags=CREATION)
-def randint(
-    high: Any, size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
-) -> TensorMeta:
-    return factory_result(size, dtype or torch.int64, device)
-
-
-@shape_rule(*overloads("randint.low randint.low_generator"), tags=CREATION)
-def randint_low(
-    low: Any, high: Any, size: Sequence[Any], *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
-) -> TensorMeta:
-    return factory_result(size, dtype or torch.int64, device)
-
-
-@shape_rule(*overloads("randperm randperm.generator"), tags=CREATION)
-def randperm(n: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> TensorMeta:
-    return factory_result((n,), dtype or torch.int64, device)
 
 
 @shape_rule(aten.clone.default, tags=CREATION)
@@ -319,19 +243,47 @@ def lower_triangle(rows: Any, columns: Any, offset: Any) -> Any:
     return within - beyond
 
 
-@shape_rule(*overloads("tril_indices"), tags=CREATION)
-def tril_indices(
-    row: Any, col: Any, offset: Any = 0, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
-) -> TensorMeta:
-    return factory_result((2, lower_triangle(row, col, offset)), dtype or torch.int64, device)
+# By operator: from its own arguments the size, the dtype where none is asked for (None: the default dtype), and numbers
+# that the dtype has to hold.
+FACTORIES: dict[str, Callable[..., tuple[Any, ...]]] = {
+    "empty.memory_format zeros _efficientzerotensor ones rand randn rand.generator randn.generator": lambda size: (
+        (size, None)
+    ),
+    "full": lambda size, fill_value: (size, number_dtype(fill_value), fill_value),
+    "scalar_tensor": lambda s: ((), None, s),
+    "new_empty new_zeros new_ones": lambda self, size: (size, self.dtype),
+    "new_full": lambda self, size, fill_value: (size, self.dtype, fill_value),
+    "eye eye.m": lambda n, m=None: ((n, n if m is None else m), None),
+    "randint randint.generator": lambda high, size: (size, torch.int64),
+    "randint.low randint.low_generator": lambda low, high, size: (size, torch.int64),
+    "randperm randperm.generator": lambda n: ((n,), torch.int64),
+    "normal.float_float": lambda mean, std, size: (size, None),
+    "tril_indices": lambda row, col, offset=0: ((2, lower_triangle(row, col, offset)), torch.int64),
+    "triu_indices": lambda row, col, offset=0: ((2, row * col - lower_triangle(row, col, offset - 1)), torch.int64),
+}
+IGNORED = frozenset(("layout", "pin_memory", "generator", "names", "requires_grad"))
 
 
-@shape_rule(*overloads("triu_indices"), tags=CREATION)
-def triu_indices(
-    row: Any, col: Any, offset: Any = 0, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
-) -> TensorMeta:
-    count = row * col - lower_triangle(row, col, offset - 1)
-    return factory_result((2, count), dtype or torch.int64, device)
+def _factory(layout: Callable[..., tuple[Any, ...]]) -> ShapeRule:
+    def rule(
+        *args: Any,
+        dtype: torch.dtype | None = None,
+        device: Any = None,
+        memory_format: torch.memory_format | None = None,
+        **options: Any,
+    ) -> TensorMeta:
+        size, own, *numbers = layout(*args, **{name: options[name] for name in options.keys() - IGNORED})
+        dtype = dtype or own or torch.get_default_dtype()
+        check_range(dtype, *numbers)
+        if device is None and args and is_tensor(args[0]):
+            device = args[0].device
+        return factory_result(size, dtype, device, memory_format)
+
+    return rule
+
+
+for _names, _layout in FACTORIES.items():
+    shape_rule(*overloads(_names), tags=("random",) if "normal" in _names else CREATION)(_factory(_layout))
 
 
 RANDOM = ("random",)
@@ -350,13 +302,6 @@ def drawn_in_place(self: Any, *_parameters: Any, **_options: Any) -> TensorMeta:
 def normal(mean: Any, std: Any = 1, *, generator: Any = None) -> TensorMeta:
     given = [bound for bound in (mean, std) if is_tensor(bound)]
     return fresh(broadcast_shapes(tuple(given[0].shape), tuple(given[-1].shape)), given[0])
-
-
-@shape_rule(*overloads("normal.float_float"), tags=RANDOM)
-def normal_sized(
-    mean: float, std: float, size: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
-) -> TensorMeta:
-    return factory_result(size, dtype or torch.get_default_dtype(), device)
 
 
 @shape_rule(aten.native_dropout.default, tags=RANDOM)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from stator.prims.layout import Sizes, contiguous_strides, holds, numel, wrap_dim, wrap_dims
-from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.record import ShapeRule, TensorMeta, shape_rule
 from stator.prims.refusal import refuse_if
 from stator.prims.type_promotion import REAL_OF_COMPLEX, is_integral
 
@@ -46,27 +46,61 @@ def refuse_empty(self: Any, dims: Any = None) -> None:
         refuse_if(any(shape[dim] == 0 for dim in wrap_dims(dims, len(shape))))
 
 
-@shape_rule(aten.nansum.default, tags=REDUCTION)
-def nansum(self: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> TensorMeta:
+def nansum_dtype(self: Any, dtype: torch.dtype | None) -> torch.dtype:
     refuse_if(self.dtype.is_complex)
-    return sum_all(self, dim, keepdim, dtype=dtype)
+    return sum_dtype(self, dtype)
 
 
-@shape_rule(*overloads("sum prod"), tags=REDUCTION)
-def sum_all(self: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> TensorMeta:
-    return reduced(self, dim, keepdim, sum_dtype(self, dtype))
+def mean_dtype(self: Any, dtype: torch.dtype | None) -> torch.dtype:
+    refuse_if(is_integral(dtype or self.dtype))
+    return dtype or self.dtype
 
 
-@shape_rule(*overloads("sum.dim_IntList prod.dim_int"), tags=REDUCTION)
-def sum_dims(self: Any, dim: Any, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> TensorMeta:
-    return reduced(self, dim, keepdim, sum_dtype(self, dtype))
+def moment_dtype(self: Any, dtype: torch.dtype | None = None) -> torch.dtype:
+    refuse_if(is_integral(self.dtype))
+    return REAL_OF_COMPLEX.get(self.dtype, self.dtype)
 
 
-@shape_rule(*overloads("mean mean.dim"), tags=REDUCTION)
-def mean(self: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> TensorMeta:
-    dtype = dtype or self.dtype
-    refuse_if(is_integral(dtype))
-    return reduced(self, dim, keepdim, dtype)
+def norm_dtype(self: Any, dtype: torch.dtype | None) -> torch.dtype:
+    result = dtype or self.dtype
+    refuse_if(is_integral(result))
+    return REAL_OF_COMPLEX.get(result, result)
+
+
+# By operator: the dtype of the result, for the tensor and the dtype that is asked for.
+DTYPES: dict[str, Callable[[Any, torch.dtype | None], torch.dtype]] = {
+    "nansum": nansum_dtype,
+    "sum prod sum.dim_IntList prod.dim_int": sum_dtype,
+    "mean mean.dim": mean_dtype,
+    "median nanmedian": lambda self, dtype: self.dtype,
+    "all any all.dim any.dim all.dims any.dims": lambda self, dtype: (
+        torch.uint8 if self.dtype is torch.uint8 else torch.bool
+    ),
+    "var.correction std.correction": moment_dtype,
+    "logsumexp": lambda self, dtype: torch.get_default_dtype() if is_integral(self.dtype) else self.dtype,
+    "count_nonzero count_nonzero.dim_IntList": lambda self, dtype: torch.int64,
+}
+NORMS = "norm.Scalar norm.ScalarOpt_dim norm.ScalarOpt_dim_dtype linalg_vector_norm"
+
+
+def _reduction(dtype_of: Callable[[Any, torch.dtype | None], torch.dtype]) -> ShapeRule:
+    def rule(
+        self: Any, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None, correction: Any = None
+    ) -> TensorMeta:
+        return reduced(self, dim, keepdim, dtype_of(self, dtype))
+
+    return rule
+
+
+for _names, _dtype_of in DTYPES.items():
+    shape_rule(*overloads(_names), tags=REDUCTION)(_reduction(_dtype_of))
+
+
+@shape_rule(*overloads(NORMS), tags=REDUCTION)
+def norm(
+    self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None, p: Any = 2
+) -> TensorMeta:
+    return reduced(self, dim, keepdim, norm_dtype(self, dtype))
 
 
 @shape_rule(*overloads("amax amin"), tags=REDUCTION)
@@ -94,11 +128,6 @@ def kthvalue(self: Any, k: Any, dim: int = -1, keepdim: bool = False) -> tuple[T
     return extremum_dim(self, dim, keepdim)
 
 
-@shape_rule(*overloads("median nanmedian"), tags=REDUCTION)
-def median(self: Any) -> TensorMeta:
-    return reduced(self, None, False, self.dtype)
-
-
 @shape_rule(aten.aminmax.default, tags=REDUCTION)
 def aminmax(self: Any, *, dim: int | None = None, keepdim: bool = False) -> tuple[TensorMeta, TensorMeta]:
     refuse_empty(self, dim)
@@ -112,21 +141,10 @@ def arg_extremum(self: Any, dim: int | None = None, keepdim: bool = False) -> Te
     return reduced(self, dim, keepdim, torch.int64)
 
 
-@shape_rule(*overloads("all any all.dim any.dim all.dims any.dims"), tags=REDUCTION)
-def truth(self: Any, dim: Any = None, keepdim: bool = False) -> TensorMeta:
-    dtype = torch.uint8 if self.dtype is torch.uint8 else torch.bool
-    return reduced(self, dim, keepdim, dtype)
-
-
 @shape_rule(*overloads("_is_all_true _is_any_true"), tags=REDUCTION)
 def truth_of_all(self: Any) -> TensorMeta:
     refuse_if(self.dtype is not torch.bool)
-    return truth(self)
-
-
-@shape_rule(*overloads("var.correction std.correction"), tags=REDUCTION)
-def var(self: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> TensorMeta:
-    return reduced(self, dim, keepdim, moment_dtype(self))
+    return reduced(self, None, False, torch.bool)
 
 
 @shape_rule(*overloads("var_mean.correction std_mean.correction"), tags=REDUCTION)
@@ -134,50 +152,6 @@ def var_mean(
     self: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False
 ) -> tuple[TensorMeta, TensorMeta]:
     return reduced(self, dim, keepdim, moment_dtype(self)), reduced(self, dim, keepdim, self.dtype)
-
-
-def moment_dtype(self: Any) -> torch.dtype:
-    refuse_if(is_integral(self.dtype))
-    return REAL_OF_COMPLEX.get(self.dtype, self.dtype)
-
-
-@shape_rule(*overloads("logsumexp"), tags=REDUCTION)
-def logsumexp(self: Any, dim: Any, keepdim: bool = False) -> TensorMeta:
-    dtype = torch.get_default_dtype() if is_integral(self.dtype) else self.dtype
-    return reduced(self, dim, keepdim, dtype)
-
-
-@shape_rule(*overloads("count_nonzero count_nonzero.dim_IntList"), tags=REDUCTION)
-def count_nonzero(self: Any, dim: Any = None) -> TensorMeta:
-    return reduced(self, dim, False, torch.int64)
-
-
-def norm_dtype(self: Any, dtype: torch.dtype | None) -> torch.dtype:
-    result = dtype or self.dtype
-    refuse_if(is_integral(result))
-    return REAL_OF_COMPLEX.get(result, result)
-
-
-@shape_rule(*overloads("linalg_vector_norm"), tags=REDUCTION)
-def vector_norm(
-    self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> TensorMeta:
-    return reduced(self, dim, keepdim, norm_dtype(self, dtype))
-
-
-@shape_rule(*overloads("norm.Scalar"), tags=REDUCTION)
-def norm_all(self: Any, p: Any = 2) -> TensorMeta:
-    return reduced(self, None, False, norm_dtype(self, None))
-
-
-@shape_rule(*overloads("norm.ScalarOpt_dim"), tags=REDUCTION)
-def norm_dim(self: Any, p: Any, dim: Any, keepdim: bool = False) -> TensorMeta:
-    return reduced(self, dim, keepdim, norm_dtype(self, None))
-
-
-@shape_rule(*overloads("norm.ScalarOpt_dim_dtype"), tags=REDUCTION)
-def norm_dim_dtype(self: Any, p: Any, dim: Any, keepdim: bool = False, *, dtype: torch.dtype) -> TensorMeta:
-    return reduced(self, dim, keepdim, norm_dtype(self, dtype))
 
 
 @shape_rule(*overloads("_softmax _log_softmax _safe_softmax"), tags=REDUCTION)
