@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any, ClassVar
 
 from stator.dynamo.host.naming import class_name, is_python_class, qualified_name
-from stator.dynamo.host.weak_references import can_be_referred_to
+from stator.dynamo.host.weak_references import can_be_referred_to, is_own_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +173,8 @@ class ItemSource(Source):
 
 
 def _weakly(key: Any) -> Any:
-    """A frozenset of constants is held strongly, because the program may have created it only for the lookup."""
-    if type(key) is frozenset and all(type(one) in _PLAIN_KEYS for one in key):
+    """A key that was made only for the lookup is held strongly: a frozenset of constants, an object of capture's."""
+    if is_own_key(key) or (type(key) is frozenset and all(type(one) in _PLAIN_KEYS for one in key)):
         return key
     return _Weakly(key) if can_be_referred_to(key) else key
 

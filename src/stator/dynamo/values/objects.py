@@ -4,6 +4,7 @@ instance dictionaries. Containers and modules derive from ObjectValue.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import inspect
 import threading
@@ -20,6 +21,7 @@ from stator.dynamo.guards.source import AttrSource, InstanceDictSource, ItemSour
 from stator.dynamo.host.hook import is_skipped
 from stator.dynamo.host.naming import class_dict, class_name, qualified_name, resolution_order
 from stator.dynamo.host.native_status import native
+from stator.dynamo.host.weak_references import can_be_referred_to, own_key
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_recipe
 
 from .base import CaptureContext, Lazy, Raised, Reconstructor, Value, unsupported
@@ -94,13 +96,32 @@ class ObjectValue(Value):
         hasher = context.class_lookup(self.cls, "__hash__")
         if hasher is None:
             raise context.raised(TypeError, f"unhashable type: '{class_name(self.cls)}'")
-        by_itself = hasher is enum.Enum.__hash__ and context.class_lookup(self.cls, "__eq__") is object.__eq__
+        compare = context.class_lookup(self.cls, "__eq__")
+        if is_generated(hasher) and is_generated(compare):
+            return self._twin(context)
+        by_itself = hasher is enum.Enum.__hash__ and compare is object.__eq__
         if type(hasher) is FunctionType and not by_itself:
             raise unsupported("unhashable-key", f"{self.describe(context)}, whose class defines __hash__, as a key")
         if self.obj is None:
             return IdentityKey(self)
         context.guards.identity_once(self)
         return self.obj
+
+    def _twin(self, context: CaptureContext) -> Any:
+        """An equal object of a dataclass whose fields are constants: the key of each object that equals it."""
+        twin = object.__new__(self.cls) if self.cls.__new__ is object.__new__ else None
+        plain = can_be_referred_to(twin) and not hasattr(self.cls, "__del__") and dataclasses.is_dataclass(self.cls)
+        if not plain or any(field.compare and field.hash is False for field in dataclasses.fields(self.cls)):
+            raise unsupported("unhashable-key", f"{self.describe(context)} as a key")
+        names = [field.name for field in dataclasses.fields(self.cls) if field.compare or field.hash]
+        for name in names:
+            value = context.realized(self.get_attr(context, name))
+            part = value.key(context) if type(value) is ObjectValue else context.constant_of(value, "part of a key")
+            if isinstance(part, IdentityKey):
+                raise unsupported("unhashable-key", f"{self.describe(context)}, which holds a new object, as a key")
+            object.__setattr__(twin, name, part)
+        context.run_real(hash, (twin,))
+        return own_key(twin, names)
 
     # -- instance dictionary --
     def instance_dict(self) -> dict[str, Any] | None:

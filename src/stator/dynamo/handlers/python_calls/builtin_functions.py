@@ -38,7 +38,7 @@ from stator.dynamo.values.functions import (
     FunctionValue,
 )
 from stator.dynamo.values.number_arithmetic import may_be_checked
-from stator.dynamo.values.objects import MISSING, ObjectValue
+from stator.dynamo.values.objects import MISSING, ObjectValue, is_generated
 from stator.dynamo.values.partials import PartialValue
 from stator.dynamo.values.symbolic_numbers import is_open
 from stator.dynamo.values.tensors.arrays import ArrayValue
@@ -268,7 +268,10 @@ def _vars(context: CaptureContext, owner: Value) -> Value:
 def _hash(context: CaptureContext, value: Value) -> Value:
     value = context.realized(value)
     if isinstance(value, ObjectValue) and not isinstance(value, TupleValue):
-        if value.obj is None or context.class_lookup(value.cls, "__hash__") is not object.__hash__:
+        hasher = context.class_lookup(value.cls, "__hash__")
+        if is_generated(hasher):
+            return ConstantValue(hash(value.key(context)))
+        if value.obj is None or hasher is not object.__hash__:
             raise unsupported("call-builtin", f"hash() of {value.describe(context)}")
         context.guards.identity_once(value)
         return ConstantValue(hash(value.obj))
