@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections
+import functools
 import heapq
 import operator
 import random
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +21,25 @@ READER = operator.attrgetter("a.b", "c")
 CALLER = operator.methodcaller("sum", 0)
 CALLER_WITH_KEYWORDS = operator.methodcaller("sum", dim=0)
 HOLDER = SimpleNamespace(a=SimpleNamespace(b=4), c=5)
+
+LOCAL = threading.local()
+LOCAL.x = 3
+
+
+@functools.singledispatch
+def doubled(one: Any) -> Any:
+    return [one, one]
+
+
+@doubled.register
+def _(one: int) -> int:
+    return 2 * one
+
+
+@doubled.register
+def _(one: torch.Tensor) -> torch.Tensor:
+    return one + one
+
 
 EXPRESSIONS = """
 GETTER([x, x + 1])
@@ -61,6 +82,15 @@ heapq.heappushpop([], x)
 bisect.bisect([1, 3, 5], 3, 1), bisect.bisect_left([1, 3], 3, hi=1)
 bisect.bisect_left("cba", -98, key=lambda c: -ord(c)), bisect.bisect_right([3, 5], 4, key=lambda n: n + 1)
 bisect.bisect_left([1], 1, lo=-1)
+iter([1, x]).__next__(), list(iter(iter([1, 2, 3]).__next__, 3)), "ab".__iter__().__next__(), zip([x], [2]).__next__()
+iter([]).__next__()
+list(heapq.merge([1, 3], [2])), list(heapq.merge([3, 1], [2], key=lambda n: -n))
+list(graphlib.TopologicalSorter({"c": {"b"}, "b": {"a"}}).static_order())
+list(graphlib.TopologicalSorter({"c": {"b"}, "b": {"c"}}).static_order())
+doubled(x), doubled(3), doubled("a"), doubled.dispatch(int)(4), doubled(True)
+doubled()
+LOCAL.x, getattr(LOCAL, "missing", 5), hasattr(LOCAL, "x"), hasattr(LOCAL, "missing")
+LOCAL.missing
 (made := [1, 3], bisect.insort(made, 2), bisect.insort_left(made, 3, key=lambda n: n))[0]
 """.strip().splitlines()
 
@@ -135,3 +165,52 @@ def test_heaps_are_laid_out_as_those_of_c(seed: int) -> None:
 
     found = stator.compile(program, backend="eager", fullgraph=True)(torch.ones(2))
     assert found[1] == program(torch.ones(2))[1]
+
+
+def test_a_function_that_is_registered_later() -> None:
+    @functools.singledispatch
+    def kind(one: Any) -> int:
+        return 1
+
+    compiled = stator.compile(lambda x, one: x * kind(one), backend="eager", fullgraph=True)
+    x = torch.ones(1)
+    assert [compiled(x, one).item() for one in (3, "a", 3)] == [1, 1, 1]
+    kind.register(int, lambda one: 2)
+    assert [compiled(x, one).item() for one in (3, "a", True)] == [2, 1, 2]
+
+
+def test_attributes_of_a_thread() -> None:
+    local = threading.local()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * getattr(local, "scale", 2)
+
+    compiled = stator.compile(program, backend="eager", fullgraph=True)
+    x = torch.ones(1)
+    found = [compiled(x).item()]
+    local.scale = 3
+
+    def other() -> None:
+        found.append(compiled(x).item())
+        local.scale = 5
+        found.append(compiled(x).item())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    found.append(compiled(x).item())
+    del local.scale
+    found.append(compiled(x).item())
+    assert found == [2, 2, 5, 3, 2]
+
+
+def test_a_written_attribute_of_a_thread() -> None:
+    local = threading.local()
+    local.calls = 0
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        local.calls += 1
+        return x * local.calls
+
+    compiled = stator.compile(program, backend="eager")
+    assert [compiled(torch.ones(1)).item() for _ in range(3)] == [1, 2, 3]

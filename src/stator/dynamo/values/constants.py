@@ -164,6 +164,8 @@ class ConstantMethod(Value):
             return context.call(
                 context.known(getattr(torch.device, self.name)), [ConstantValue(self.owner), *args], kwargs
             )
+        if self.name == "__iter__" and not args:
+            return context.iterator(ConstantValue(self.owner))
         what = f"argument of {class_name(type(self.owner))}.{self.name}"
         if self.name == "join" and isinstance(self.owner, str) and len(args) == 1 and not args[0].is_constant():
             args = [context.tuple_of(list(context.listed(args[0])))]

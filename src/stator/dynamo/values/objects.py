@@ -204,11 +204,20 @@ class ObjectValue(Value):
     def get_attr(self, context: CaptureContext, name: str) -> Value:
         cls = self.cls
         custom = context.class_lookup(cls, "__getattribute__")
+        if cls is threading.local and self.obj is not None and not name.startswith("__"):
+            return self._of_thread(context, name)
         if issubclass(cls, _OWN_ATTRIBUTES):
             raise unsupported("attribute", f"attribute {name!r} of {self.describe(context)}, which has its own lookup")
         if custom is not _PLAIN_GETATTRIBUTE and type(custom) is FunctionType:
             return self._fall_back(context, name, lambda: self._inline(context, custom, "__getattribute__", name))
         return self._fall_back(context, name, lambda: self.generic_get_attr(context, name))
+
+    def _of_thread(self, context: CaptureContext, name: str) -> Value:
+        """An attribute of the thread that calls; guards read it in the thread of each call."""
+        if self.source is not None and not hasattr(self.obj, name):
+            context.guard(self.source, GuardKind.PREDICATE, Lacks(name))
+        real = context.run_real(getattr, (self.obj, name))
+        return context.wrap(real, AttrSource(self.source, name))  # type: ignore[arg-type]
 
     def _inline(self, context: CaptureContext, function: FunctionType, method: str, name: str) -> Value:
         bound = context.class_function(self.cls, method, function)
@@ -410,6 +419,19 @@ def meet_dict(context: CaptureContext, real: Any, *, writes: bool) -> None:
 
 def _two_views() -> Unsupported:
     return unsupported("attribute-write", "attributes that are written both by name and in the object's dictionary")
+
+
+class Lacks:
+    """Guard predicate: an object has no attribute of this name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, now: Any) -> bool:
+        return not hasattr(now, self.name)
+
+    def __repr__(self) -> str:
+        return f"it has no attribute {self.name!r}"
 
 
 class IdentityKey:

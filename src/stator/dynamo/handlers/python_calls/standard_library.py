@@ -35,12 +35,13 @@ from stator.dynamo.guards.source import AttrSource, CallSource, ConstantSource, 
 from stator.dynamo.host.hook import skip_frame
 from stator.dynamo.host.naming import full_name
 from stator.dynamo.host.numpy_boundary import numpy_numbers
-from stator.dynamo.interpreter.calling import calls, fold
+from stator.dynamo.interpreter.calling import calls, fold, made_functions
 from stator.dynamo.interpreter.wrapping import wrappers, wraps
 from stator.dynamo.values.base import CaptureContext, Lazy, NotConstant, Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.containers.sequences import TupleValue
+from stator.dynamo.values.functions import FunctionValue
 from stator.dynamo.values.objects import MISSING, ObjectValue, c_methods
 from stator.dynamo.values.partials import GETTERS, GetterValue, PartialValue
 from stator.dynamo.values.tensors.tensor import TensorValue
@@ -137,6 +138,19 @@ def _wrap_partial(context: CaptureContext, obj: Any, source: Source | None) -> V
     named = {key.constant(): value for key, value in keywords.items(context)}
     function = context.wrap(obj.func, AttrSource(source, "func"))
     return PartialValue(function, list(from_args.items), named, source)
+
+
+def _dispatch(context: CaptureContext, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The choice of functools.singledispatch for a class, which guards ask for again: functions may be registered."""
+    if function.fn is None or function.source is None:
+        raise unsupported("functools", "functools.singledispatch in captured code")
+    cls = context.real_of(args[0], "a class")
+    chosen = context.run_real(function.fn, (cls,))
+    return context.wrap(chosen, CallSource(operator.call, (function.source, ConstantSource(full_name(cls), cls))))
+
+
+_codes = [one for one in functools.singledispatch.__code__.co_consts if isinstance(one, types.CodeType)]
+made_functions[id(next(one for one in _codes if one.co_name == "dispatch"))] = _dispatch
 
 
 @calls(operator.itemgetter)

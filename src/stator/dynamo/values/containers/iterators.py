@@ -52,12 +52,31 @@ class IteratorValue(Value):
     def iterator(self, context: CaptureContext) -> Value:
         return self
 
+    def get_attr(self, context: CaptureContext, name: str) -> Value:
+        if name not in _METHODS:
+            return super().get_attr(context, name)
+        return context.bind(self, self.cls, name, context.class_lookup(self.cls, name))
+
+    def builtin_method(self, context: CaptureContext, name: str) -> Callable[..., Value] | None:
+        return _METHODS.get(name)
+
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
         if not self.pure or self.cls in _BACKWARDS:
             raise cannot_rebuild("an iterator over computed items cannot leave the graph", self.made_at)
         rest = list(self.items)
         self.items = iter(rest)
         return CallRecipe(ConstantRecipe(iter), [NewList([reconstructor.recipe(item) for item in rest])])
+
+
+def _next(context: CaptureContext, self: IteratorValue) -> Value:
+    context.ended_by = None
+    item = self.next_item(context)
+    if item is None:
+        raise context.end_of_items()
+    return item
+
+
+_METHODS: dict[str, Callable[..., Value]] = {"__next__": _next, "__iter__": lambda context, self: self}
 
 
 class ContainerIterator(IteratorValue):
