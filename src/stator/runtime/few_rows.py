@@ -1,5 +1,5 @@
 """Products of few rows with a matrix of contiguous columns, by a kernel of ours that reads the matrix from memory once.
-Libraries are as fast for one row alone; benchmarks/products.py measures both."""
+Some libraries are as fast for one row alone; benchmarks/products.py measures both."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from .toolchain import cpu_features
 LEAST_ROWS, MOST_ROWS = 4, 16
 # Smaller matrices may stay in the cache of a core, where BLAS is quicker.
 WORTHWHILE = 1 << 19
+# A call takes longer than multiplying by fewer elements.
+_LEAST = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +41,13 @@ extern "C" void few_rows_product(void *const *pointers, int64_t const *sizes) {
 
 def is_possible(rows: int, inner: int, columns: int) -> bool:
     """Whether the kernel may be quicker than libraries for such sizes."""
-    return rows <= MOST_ROWS and inner * columns >= WORTHWHILE
+    return rows <= MOST_ROWS and inner * columns >= _LEAST
 
 
 def is_worthwhile(rows: int, inner: int, columns: int) -> bool:
     """Whether the kernel was measured to be quicker than libraries for such sizes, on processors like this one."""
-    return rows >= LEAST_ROWS and is_possible(rows, inner, columns) and "avx512f" in cpu_features()
+    large = LEAST_ROWS <= rows <= MOST_ROWS and inner * columns >= WORTHWHILE
+    return large and "avx512f" in cpu_features()
 
 
 def few_rows_product(rows: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

@@ -53,7 +53,7 @@ class PostOperation:
 NO_POST = PostOperation("none", None)
 
 # Multiplications below which the call takes longer than the product, so that BLAS writes into memory that is there.
-_LEAST_WORK = 1 << 16
+_LEAST_WORK = 1 << 15
 
 
 def constant_of(builder: LoweringBuilder, argument: str | View) -> torch.Tensor | None:
