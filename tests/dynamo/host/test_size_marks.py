@@ -255,3 +255,14 @@ def test_unbacked_sizes_that_have_to_fit_are_compared():
         for x in given:
             stator.mark_unbacked(x, 0)
         assert_same_outcome(observe(compiled, given, gradients=True), expected, BY_BACKEND["inductor"])
+
+
+@pytest.mark.parametrize("program", [lambda x, k: x[k] * 2, lambda x, k: x.select(0, k).sin()], ids=["index", "select"])
+def test_an_index_that_changes_is_compared_with_an_unbacked_size(program):
+    compiled, counts = stator.compile(program), Counts()
+    for size, at in ((9, 4), (12, 2), (5, 3), (3, 3), (3, -3), (3, -4), (2, 7)):
+        x = torch.randn(size)
+        expected = observe(program, [x, at])
+        stator.mark_unbacked(x, 0)
+        assert_same_outcome(observe(compiled, [x, at]), expected, BY_BACKEND["inductor"])
+    assert counts["dynamo.internal_errors"] == counts["dynamo.refused_symbols"] == 0

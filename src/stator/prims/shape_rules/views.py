@@ -284,9 +284,9 @@ def select(self: Any, dim: int, index: Any) -> TensorMeta:
     refuse_if(not shape)
     dim = wrap_dim(dim, len(shape))
     size, step = shape.pop(dim), stride.pop(dim)
-    if is_unknown(index) or is_unknown(size):  # eager checks the index, and only the offset depends on it
+    if is_unknown(index):  # eager checks the index, and only the offset depends on it
         return view(self, shape, stride, self.storage_offset() + index * step)
-    refuse_if(index < -size or index >= size)
+    refuse_if(not holds(index >= -size) or not holds(index < size))
     return view(self, shape, stride, self.storage_offset() + (index + size if index < 0 else index) * step)
 
 
