@@ -79,16 +79,17 @@ class ProgramEntry:
     def __init__(self, gm: fx.GraphModule, inputs: Sequence[Any], options: Options) -> None:
         self.key: str | None = None
         self._environment = environment_of(gm.graph)
-        self._before = (choices.provisional, self._sizes())
         if not is_on or not options.program_cache or options.verify or extend.is_used or _is_watched():
             return
         try:
+            self._before = self._answers()
             self.key = digest("\0".join((_FORMAT, _process(), _settings(), *_given(gm, inputs, options))))
         except NoIdentity as reason:
             logs.log("graph", "the program of this graph is not kept on disk: %s", reason)
 
-    def _sizes(self) -> str:
-        return "" if self._environment is None else environment_identity(self._environment)
+    def _answers(self) -> tuple[bool, str]:
+        """What printing may change: whether all choices were timed, and the facts about sizes. Raises NoIdentity."""
+        return choices.provisional, "" if self._environment is None else environment_identity(self._environment)
 
     def find(self) -> PrintedProgram | None:
         """The program, if there is an intact one."""
@@ -99,7 +100,7 @@ class ProgramEntry:
     def keep(self, program: PrintedProgram) -> None:
         """Store a program, unless it relies on answers of this process alone: facts about sizes, which the program's
         guards check; or choices that were not timed, which the next process may time."""
-        if self.key is None or self._before != (choices.provisional, self._sizes()):
+        if self.key is None or self._before != self._answers():
             return
         data = _to_bytes(program)
         if data is None:
