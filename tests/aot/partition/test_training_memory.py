@@ -99,14 +99,17 @@ def test_gradients_of_shared_weights_are_added_up_as_they_come() -> None:
 
 
 def test_a_memory_budget_lowers_the_peak_and_changes_no_gradient() -> None:
+    """Gradients reach 1,500, with eager's error against float64."""
     model, x = tower(24), torch.randn(ROWS, WIDTH)
-    expected = gradients(stator.compile(model, fullgraph=True), model, x)
+    double = copy.deepcopy(model).double()
+    exact = gradients(double, double, x.double())
+    bounds = [1.5 * (one - wanted).norm() for one, wanted in zip(gradients(model, model, x), exact, strict=True)]
     peaks = []
     for budget in (1.0, 0.5, 0.0):
         counters.clear()
         compiled = stator.compile(model, fullgraph=True, options={"memory_budget": budget})
-        for actual, wanted in zip(gradients(compiled, model, x), expected, strict=True):
-            torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-4)
+        for actual, wanted, bound in zip(gradients(compiled, model, x), exact, bounds, strict=True):
+            assert (actual - wanted).norm() <= bound
         peaks.append(peak(compiled, model, x))
     assert peaks == sorted(peaks, reverse=True)
     assert peaks[2] < 0.8 * peaks[0]
