@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -129,8 +130,11 @@ def test_few_rows_and_many_keys(mode: str, function: Any) -> None:
 
 
 @pytest.mark.parametrize("allowed", (False, True))
-def test_float32_is_as_exact_whether_tf32_is_allowed_or_not(allowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", allowed)
+def test_float32_is_as_exact_whether_tf32_is_allowed_or_not(allowed: bool, request: pytest.FixtureRequest) -> None:
+    # a monkeypatch would end by deleting what is no attribute of the instance
+    matmul = torch.backends.cuda.matmul
+    request.addfinalizer(partial(setattr, matmul, "allow_tf32", matmul.allow_tf32))
+    matmul.allow_tf32 = allowed
     for length in (49, 300):
         tensors = [*sides(length, torch.float32), torch.randn(1, 4, length, length, device=DEVICE)]
         with torch.no_grad():

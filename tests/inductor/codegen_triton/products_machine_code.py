@@ -68,7 +68,6 @@ CASES: dict[str, tuple[Callable[..., Any], list[torch.Tensor], bool]] = {
     "shared depth": (normalized, [half(128, 3072), half(3072, 768), half(768), half(128, 768)], True),
     "two weights, tile by tile": (gated, [half(128, 1024), half(2816, 1024), half(2816, 1024)], False),
     "several tiles a program": (activated, [half(2048, 768), half(3072, 768), half(3072)], False),
-    "two weights, several tiles a program": (gated, [half(4096, 1024), half(2816, 1024), half(2816, 1024)], False),
     "a table of words": (lambda x, words: x @ words.t(), [half(128, 768), half(30522, 768)], False),
     "few rows for each expert": (experts, [half(16, 1024), half(8, 1536, 1024), ENDS], False),
     "many rows for each expert": (experts, [half(8192, 1024), half(8, 1536, 1024), ENDS], False),

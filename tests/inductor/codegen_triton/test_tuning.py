@@ -191,6 +191,7 @@ def test_products_of_groups_are_timed_beside_the_library(device: FakeDevice) -> 
     device.times = lambda text: 11.0 if "tl.dot" in text else 10.0
     assert not launched(experts, [EXPERTS[0].repeat(2, 1), *EXPERTS[1:]], tuning.Tuner)
     assert not by_rule(experts, EXPERTS)
+    assert len(by_rule(experts, [EXPERTS[0][:8], *EXPERTS[1:]])) == 1  # few rows for each expert
 
 
 def test_a_library_that_reads_where_groups_end_is_not_called(

@@ -26,8 +26,10 @@ _FEW = (_DEEP_FLAT, _SMALL_FLAT, _FLAT, Tile(16, 64, 128, 4, 4))
 _SOME = (_SQUARE, _NARROW, _SLIM, Tile(64, 64, 128, 4, 3), _WIDE)
 _MANY = (Tile(128, 128, 64, 8, 3), _WIDE, Tile(128, 64, 64, 4, 4), Tile(128, 128, 64, 4, 4), Tile(128, 256, 64, 8, 3))
 _SPLITS = (4, 3, 2)
-# For programs that compute several tiles each, as many as one multiprocessor has shared memory for
-_LOOPED = (Tile(128, 256, 64, 8, 3), Tile(128, 128, 64, 8, 4), Tile(128, 128, 64, 4, 4))
+_LOOPED = Tile(128, 256, 64, 8, 3)  # for programs that compute several tiles; smaller tiles lost by this
+# Groups: by the mean of their rows, and the most rows for which ATen's kernel took 1.4 times as long and more (H200)
+_FEW_OF_GROUPS, _MANY_OF_GROUPS = Tile(16, 64, 128, 4, 4), _WIDE
+_LAST_OF_GROUPS = 4
 
 # Bounds of what was timed
 _MOST_DEPTH = 1024  # that one program adds up: the library shares a greater depth, too
@@ -51,7 +53,7 @@ def choose_tile(group: ProductGroup, may_share_depth: bool, *, lowered: Lowered)
         *(part.columns for part in products.parts),
     ]
     if products.ends is not None:
-        return _usual(products, lowered)[0] if _waits(products, lowered) else None
+        return _of_groups(group, lowered)
     if not all(isinstance(size, int) for size in sizes) or not _is_measured(group, lowered):
         return None
     total = sum(columns) * len(products.parts[0].rights)
@@ -87,11 +89,21 @@ def _is_measured(group: ProductGroup, lowered: Lowered) -> bool:
     return products.left.strides[2] == 1 and all(lowered.sizes.divides(8, step) for step in steps)
 
 
-def _waits(products: Products, lowered: Lowered) -> bool:
-    """True if the library waits for the device. Devices before capability 8.0 have too little shared memory."""
+def _of_groups(group: ProductGroup, lowered: Lowered) -> Tile | None:
+    """A launch where the library waits for the device, or where its kernel is slower: for few rows and whole steps of
+    the depth. Devices before capability 8.0 have too little shared memory."""
+    products, ends = group.products, group.products.ends
+    assert ends is not None
     device = lowered.buffers[products.left.buffer].layout.device
-    small = device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0)
-    return library_reads_ends(products.dtype, device) and not small
+    waits = library_reads_ends(products.dtype, device)
+    if waits and device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
+        return None
+    if ends.along_depth:
+        return _MANY[0] if waits else None
+    rows = lowered.sizes.hint(products.rows) / ends.count
+    tile = _FEW_OF_GROUPS if rows <= _FEW_ROWS else _MANY_OF_GROUPS
+    whole = lowered.sizes.divides(tile.depth, products.depth) and _is_measured(group, lowered)
+    return tile if waits or (rows <= _LAST_OF_GROUPS and whole) else None
 
 
 def _has_epilogue(group: ProductGroup) -> bool:
@@ -158,10 +170,9 @@ def candidates(group: ProductGroup, may_share_depth: bool, *, lowered: Lowered) 
     chosen = choose_tile(group, may_share_depth, lowered=lowered)
     found = {} if chosen is None else {chosen: None}
     most = _multiprocessors(lowered.buffers[products.left.buffer].layout.device)
-    tiles = _LOOPED if len(products.parts) == 1 and products.ends is None else ()
-    looped = [replace(tile, programs=most) for tile in tiles if batch * _programs(tile, rows, columns) > most]
-    for tile in looped:
-        found.setdefault(tile)
+    looped = batch * _programs(_LOOPED, rows, columns) > most and len(products.parts) == 1 and products.ends is None
+    if looped:
+        found.setdefault(replace(_LOOPED, programs=most))
     for split in _SPLITS if may_share_depth and not looped else ():
         if _divides(split, products.depth):
             found.setdefault(replace(usual[0], split=split))
