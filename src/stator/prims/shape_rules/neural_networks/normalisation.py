@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from stator.prims.layout import holds, suggested_strides
-from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.record import ShapeRule, TensorMeta, shape_rule
 from stator.prims.refusal import refuse_if
 from stator.prims.shape_rules.operands import fresh, overloads
 from stator.prims.type_promotion import computation_dtype
@@ -96,67 +96,38 @@ def check_channels(input: Any, *parameters: Any) -> None:
         refuse_if(parameter is not None and tuple(parameter.shape) != (input.shape[1],))
 
 
-def batch_norm(input: Any, weight: Any, bias: Any, running: Sequence[Any], training: bool) -> tuple[TensorMeta, ...]:
-    check_channels(input, weight, bias, *running)
-    count = input.shape[1] if training or input.device.type != "cpu" else 0
-    statistics = fresh((count,), input, statistics_dtype(input, weight))
-    return batch_norm_result(input), statistics, statistics
+# By operator: whether it trains (None: its argument says so), and what it returns behind the statistics: "reserve", the
+# memory of cuDNN, and "running", the new running statistics.
+BATCH_NORMS: dict[str, tuple[bool | None, tuple[str, ...]]] = {
+    "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit.no_stats": (None, ()),
+    "_native_batch_norm_legit_functional": (None, ("running",)),
+    "_native_batch_norm_legit_no_training": (False, ()),
+    "cudnn_batch_norm": (None, ("reserve",)),
+    "_batch_norm_with_update": (True, ("reserve",)),
+    "_batch_norm_with_update_functional": (True, ("reserve", "running")),
+    "_batch_norm_no_update": (False, ("reserve",)),
+}
 
 
-@shape_rule(aten.native_batch_norm.default, aten._native_batch_norm_legit.default, tags=NORM)
-def native_batch_norm(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, *_numbers: float
-) -> tuple[TensorMeta, ...]:
-    return batch_norm(input, weight, bias, (running_mean, running_var), training)
+def _batch_norm(trains: bool | None, extras: Sequence[str]) -> ShapeRule:
+    def rule(input: Any, weight: Any, bias: Any, *rest: Any) -> tuple[TensorMeta, ...]:
+        running = () if isinstance(rest[0], bool) else rest[:2]
+        check_channels(input, weight, bias, *running)
+        training = rest[len(running)] if trains is None else trains
+        count = input.shape[1] if training or input.device.type != "cpu" else 0
+        statistics = fresh((count,), input, statistics_dtype(input, weight))
+        results = [batch_norm_result(input), statistics, statistics]
+        if "reserve" in extras:
+            results.append(fresh((0,), input, torch.uint8))
+        if "running" in extras:
+            results += [fresh(one.shape, one) for one in running]
+        return tuple(results)
+
+    return rule
 
 
-@shape_rule(aten.cudnn_batch_norm.default, tags=NORM)
-def cudnn_batch_norm(input: Any, *args: Any) -> tuple[TensorMeta, ...]:
-    return *native_batch_norm(input, *args), fresh((0,), input, torch.uint8)
-
-
-@shape_rule(aten._native_batch_norm_legit_no_training.default, tags=NORM)
-def batch_norm_no_training(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, *_numbers: float
-) -> tuple[TensorMeta, ...]:
-    return batch_norm(input, weight, bias, (running_mean, running_var), False)
-
-
-@shape_rule(aten._native_batch_norm_legit.no_stats, tags=NORM)
-def batch_norm_no_stats(input: Any, weight: Any, bias: Any, training: bool, *_numbers: float) -> tuple[TensorMeta, ...]:
-    return batch_norm(input, weight, bias, (), training)
-
-
-@shape_rule(*overloads("_native_batch_norm_legit_functional"), tags=NORM)
-def batch_norm_functional(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, *_numbers: float
-) -> tuple[TensorMeta, ...]:
-    running = (running_mean, running_var)
-    return (*batch_norm(input, weight, bias, running, training), *[fresh(one.shape, one) for one in running])
-
-
-@shape_rule(*overloads("_batch_norm_with_update"), tags=NORM)
-def batch_norm_with_update(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, *_numbers: float
-) -> tuple[TensorMeta, ...]:
-    results = batch_norm(input, weight, bias, (running_mean, running_var), True)
-    return (*results, fresh((0,), input, torch.uint8))
-
-
-@shape_rule(*overloads("_batch_norm_with_update_functional"), tags=NORM)
-def batch_norm_with_update_functional(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, *_numbers: float
-) -> tuple[TensorMeta, ...]:
-    results = batch_norm_with_update(input, weight, bias, running_mean, running_var)
-    return (*results, fresh(running_mean.shape, running_mean), fresh(running_var.shape, running_var))
-
-
-@shape_rule(*overloads("_batch_norm_no_update"), tags=NORM)
-def batch_norm_no_update(
-    input: Any, weight: Any, bias: Any, running_mean: Any, running_var: Any, *_numbers: float
-) -> tuple[TensorMeta, ...]:
-    results = batch_norm(input, weight, bias, (running_mean, running_var), False)
-    return (*results, fresh((0,), input, torch.uint8))
+for _names, _entry in BATCH_NORMS.items():
+    shape_rule(*overloads(_names), tags=NORM)(_batch_norm(*_entry))
 
 
 @shape_rule(aten.native_group_norm.default, tags=NORM)
