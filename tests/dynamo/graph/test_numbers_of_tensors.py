@@ -338,3 +338,42 @@ def test_gradients_pass_a_check() -> None:
     stator.compile(raises, fullgraph=True)(leaves[0]).exp().sum().backward()
     raises(leaves[1]).exp().sum().backward()
     torch.testing.assert_close(leaves[0].grad, leaves[1].grad)
+
+
+OF_TENSORS = """
+torch.tensor([x.sum(), x.mean()])
+torch.tensor([[torch.cos(x[0]), -x[1]], [x[1], 2]])
+torch.tensor([x.half().sum(), x.bfloat16().sum()])
+torch.tensor([x.double().sum(), 1])
+torch.tensor([x.long().sum(), 2]), torch.tensor([x.long().sum(), 2.5])
+torch.tensor([x.char()[1], x.char()[2]]), torch.tensor([x.char()[1], 2])
+torch.tensor([x.sum(), x.sum().item(), x.shape[0]])
+torch.tensor([x.sum(), 2], dtype=torch.float16), torch.as_tensor((x.sum(), 2.0), dtype=torch.float64)
+torch.tensor([w.sum() * 2, 1.0]), torch.tensor([w.sum()]).requires_grad
+torch.FloatTensor([x.sum(), 2]), x.new_tensor([x.sum(), 1])
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("text", OF_TENSORS)
+def test_a_tensor_of_tensors_without_dimensions(text: str, backend: str) -> None:
+    program = eval(f"lambda x, w: (x + 1, {text})", globals())
+    x, w = torch.arange(4.0), torch.ones(2, requires_grad=True)
+    expected, found = program(x, w), stator.compile(program, backend=backend, fullgraph=True)(x, w)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    "text", ["torch.tensor([x[1].long()], dtype=torch.int32)", "torch.tensor([x.any(), True])", "torch.tensor([x[:1]])"]
+)
+def test_other_tensors_of_tensors_break(text: str) -> None:
+    program = eval(f"lambda x: (x + 1, {text})", globals())
+    x = torch.arange(4.0)
+    assert torch.equal(stator.compile(program, backend="eager")(x)[1], program(x)[1])
+
+
+def test_eager_refuses_a_tensor_of_tensors_under_vmap() -> None:
+    program = eval("lambda x: torch.vmap(lambda row: torch.tensor([row.sum(), 1.0]))(x)", globals())
+    for function in (program, stator.compile(program, backend="eager")):
+        with pytest.raises(RuntimeError):
+            function(torch.ones(2, 3))

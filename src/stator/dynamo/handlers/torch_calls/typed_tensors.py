@@ -3,6 +3,7 @@ of given numbers; and tensors of numbers that are no constants. Factory function
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -50,8 +51,8 @@ def _is_size(kind: type) -> bool:
 
 
 def tensor_of_numbers(context: CaptureContext, data: Value, kwargs: dict[str, Value]) -> Value | None:
-    """A tensor of a number that is no constant, or of nested lists with such numbers, without reading them. None
-    for dtypes for which eager refuses some values, and for lists of anything else than numbers."""
+    """A tensor of a number that is no constant, or of nested lists with such numbers and tensors without dimensions,
+    without reading them. None for dtypes for which eager refuses some values, and for lists of anything else."""
     shape, numbers = [], [data]
     while all(isinstance(one, SequenceValue) for one in numbers):
         lists = [list(context.iterate(one)) for one in numbers]
@@ -59,13 +60,15 @@ def tensor_of_numbers(context: CaptureContext, data: Value, kwargs: dict[str, Va
         if not shape[-1] or len({len(one) for one in lists}) > 1:
             return None
         numbers = [one for items in lists for one in items]
-    kinds = {number.python_type(context) for number in numbers}
-    if not any(map(is_open, numbers)) or not kinds <= _EXACT.keys():
+    kinds = {_kind_of(context, number) for number in numbers}
+    if not any(isinstance(one, TensorValue) or is_open(one) for one in numbers) or not kinds <= _EXACT.keys():
         return None
-    if not kwargs.keys() <= {"dtype", "device"}:
+    if isinstance(data, TensorValue) or not kwargs.keys() <= {"dtype", "device"}:
         return None
+    if context.recorder.transforms and any(isinstance(one, TensorValue) for one in numbers):
+        return None  # eager refuses to read them
     kind = next(one for one in _EXACT if one in kinds)
-    own = torch.get_default_dtype() if kind is float else _EXACT[kind]
+    own = functools.reduce(torch.promote_types, [_dtype_of(context, number) for number in numbers])
     given = context.constant_of(kwargs["dtype"], "dtype") if "dtype" in kwargs else None
     wanted: torch.dtype = own if given is None else given
     if kind is not bool and not (wanted.is_floating_point or wanted is own):
@@ -81,14 +84,33 @@ def tensor_of_numbers(context: CaptureContext, data: Value, kwargs: dict[str, Va
 _EXACT: dict[type, torch.dtype] = {float: torch.float64, int: torch.int64, bool: torch.bool}  # widest first
 
 
+def _kind_of(context: CaptureContext, number: Value) -> type | None:
+    """The type of a number, or of the number in a tensor without dimensions; None for anything else."""
+    if not isinstance(number, TensorValue):
+        return number.python_type(context)
+    dtype, plain = number.fake.dtype, type(number) is TensorValue and not number.fake.dim()
+    return None if not plain or dtype is torch.bool or dtype.is_complex else float if dtype.is_floating_point else int
+
+
+def _dtype_of(context: CaptureContext, number: Value) -> torch.dtype:
+    if isinstance(number, TensorValue):
+        return number.fake.dtype
+    kind = number.python_type(context)
+    return torch.get_default_dtype() if kind is float else _EXACT[kind]
+
+
 def _of_number(context: CaptureContext, number: Value, wanted: torch.dtype) -> Value:
     """A tensor without dimensions, by conversions that take every value that eager takes."""
-    kind = number.python_type(context)
+    kind = _kind_of(context, number) or number.python_type(context)
     if kind is bool and is_open(number):
         held = context.recorder.numbers.tensor(number)
         return context.record_method("to", [held], {"device": _CPU, "dtype": ConstantValue(wanted), "copy": _YES})
     exact = ConstantValue(_EXACT[kind])
-    tensor = context.record_function(torch.scalar_tensor, [number], {"dtype": exact, "device": _CPU})
+    if isinstance(number, TensorValue):
+        tensor = context.record_method("detach", [number], {})
+        tensor = context.record_method("to", [tensor], {"device": _CPU, "dtype": exact})
+    else:
+        tensor = context.record_function(torch.scalar_tensor, [number], {"dtype": exact, "device": _CPU})
     for dtype in (torch.float64, wanted) if wanted.is_floating_point else (wanted,):
         tensor = context.record_method("to", [tensor, ConstantValue(dtype)], {})
     return tensor
