@@ -124,3 +124,14 @@ def test_types_of_python_and_legacy_tensor_types_as_dtypes() -> None:
         return x + 1, [one.dtype for one in made], (x + made[0]).dtype
 
     _check(function)
+
+
+class AsksItsSuper:
+    def names(self) -> tuple[str, str]:
+        return super().__class__.__name__, self.__class__.__name__
+
+
+def test_the_class_of_super_is_super() -> None:
+    made = AsksItsSuper()
+    found = stator.compile(lambda x: (x + 1, made.names()), backend="eager", fullgraph=True)(torch.ones(1))
+    assert found[1] == made.names() == ("super", "AsksItsSuper")

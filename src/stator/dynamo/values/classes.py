@@ -197,6 +197,8 @@ class SuperValue(Value):
         )
 
     def get_attr(self, context: CaptureContext, name: str) -> Value:
+        if name == "__class__":
+            return context.known(super)  # as super.__getattribute__ does
         owner = self.owner
         kind = owner.python_type(context)
         if isinstance(owner, ClassValue) and self.cls in (owner.cls.__mro__ or ()):
