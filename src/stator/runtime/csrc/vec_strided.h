@@ -31,6 +31,20 @@ INLINE vf32 load_strided(const float *p, int64_t stride, int n) {
     return __builtin_ia32_gathersiv16sf(vf32{}, p, arange_i32(0, (int32_t)stride), bitmask(n), 4);
 }
 #endif
+#if LANES == 16
+// listed elements meet in registers; those of a vector that a loop fills meet in memory, and are waited for
+template <class H, class P> INLINE H strided_half(const P *p, int64_t step) {
+    return H{p[0], p[step], p[2 * step], p[3 * step], p[4 * step], p[5 * step], p[6 * step], p[7 * step]};
+}
+INLINE vi64 load_strided(const int64_t *p, int64_t stride, int n) {
+    if (n != LANES || stride == -1) return load_strided<int64_t>(p, stride, n);
+    return {strided_half<half_i64>(p, stride), strided_half<half_i64>(p + HALF * stride, stride)};
+}
+INLINE vf64 load_strided(const double *p, int64_t stride, int n) {
+    if (n != LANES || stride == -1) return load_strided<double>(p, stride, n);
+    return {strided_half<half_f64>(p, stride), strided_half<half_f64>(p + HALF * stride, stride)};
+}
+#endif
 // only lanes of the mask are read; usually all of them
 template <class P> INLINE auto load_strided(const P *p, int64_t stride, mask m, int n) {
     if (all(m)) return load_strided(p, stride, n);
