@@ -328,11 +328,11 @@ def _log1p(number: Any) -> Any:
 # ---- integers -------------------------------------------------------------------------------------------------------
 
 
-def _integers(draw: Draw, low: int, high: int) -> Any:
+def _integers(draw: Draw, low: int, high: int | None) -> Any:
     """Integers from low to high - 1, if the dtype holds these exactly."""
     meta = draw.meta
     limits = _exact_limits(meta.dtype)
-    if limits is None or not low < high or low < limits[0] or high - 1 > limits[1]:
+    if high is None or limits is None or not low < high or low < limits[0] or high - 1 > limits[1]:
         return NotImplemented
     if high - low > random.LARGEST_RANGE:
         return NotImplemented
@@ -351,40 +351,29 @@ def _exact_limits(dtype: torch.dtype) -> tuple[int, int] | None:
     return None
 
 
-@replaces("randint")
-def _randint(draw: Draw, high: int, size: Any, **_options: Any) -> Any:
-    return _integers(draw, 0, high)
+# By operator: from its own arguments the lowest integer, and the one behind the highest.
+_BOUNDS: dict[str, Callable[..., tuple[Any, Any]]] = {
+    "randint": lambda high, size: (0, high),
+    "randint.low": lambda low, high, size: (low, high),
+    "randint_like random.to": lambda self, high: (0, high),
+    "randint_like.low_dtype random.from": lambda self, low, high: (low, high),
+}
 
 
-@replaces("randint.low")
-def _randint_low(draw: Draw, low: int, high: int, size: Any, **_options: Any) -> Any:
-    return _integers(draw, low, high)
+def _register_integers(names: str, bounds: Callable[..., tuple[Any, Any]]) -> None:
+    @replaces(names)
+    def replacement(draw: Draw, *args: Any, **_options: Any) -> Any:
+        return _integers(draw, *bounds(*args))
 
 
-@replaces("randint_like")
-def _randint_like(draw: Draw, self: Any, high: int, **_options: Any) -> Any:
-    return _integers(draw, 0, high)
-
-
-@replaces("randint_like.low_dtype")
-def _randint_like_low(draw: Draw, self: Any, low: int, high: int, **_options: Any) -> Any:
-    return _integers(draw, low, high)
+for _names, _bounds in _BOUNDS.items():
+    _register_integers(_names, _bounds)
 
 
 @replaces("random")
 def _random(draw: Draw, self: Any, **_options: Any) -> Any:
     limits = _exact_limits(draw.meta.dtype)
     return NotImplemented if limits is None else _integers(draw, 0, limits[1] + 1)
-
-
-@replaces("random.to")
-def _random_to(draw: Draw, self: Any, to: int, **_options: Any) -> Any:
-    return _integers(draw, 0, to)
-
-
-@replaces("random.from")
-def _random_from(draw: Draw, self: Any, low: int, to: int | None, **_options: Any) -> Any:
-    return NotImplemented if to is None else _integers(draw, low, to)
 
 
 # ---- coins ----------------------------------------------------------------------------------------------------------

@@ -130,16 +130,6 @@ def _reshape_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
     return apply(aten.reshape.default, new, step.before.shape)
 
 
-@inverses.register(aten.t.default)
-def _t_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
-    return apply(aten.t.default, new)
-
-
-@inverses.register(aten.transpose.int)
-def _transpose_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
-    return apply(aten.transpose.int, new, *step.args)
-
-
 @inverses.register(aten.permute.default)
 def _permute_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
     order = step.args[0]
@@ -164,36 +154,6 @@ def _expand_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
     return new
 
 
-@inverses.register(aten.select.int)
-def _select_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
-    return apply(aten.select_scatter.default, base, new, *step.args)
-
-
-@inverses.register(aten.slice.Tensor)
-def _slice_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
-    return apply(aten.slice_scatter.default, base, new, *step.args, **step.kwargs)
-
-
-@inverses.register(aten.diagonal.default)
-def _diagonal_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
-    return apply(aten.diagonal_scatter.default, base, new, *step.args, **step.kwargs)
-
-
-@inverses.register(aten.as_strided.default)
-def _as_strided_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
-    return apply(aten.as_strided_scatter.default, base, new, *step.args, **step.kwargs)
-
-
-@inverses.register(aten._conj.default)
-def _conj_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
-    return apply(aten._conj_physical.default, new)
-
-
-@inverses.register(aten._neg_view.default)
-def _neg_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
-    return apply(aten.neg.default, new)
-
-
 @inverses.register(aten.view.dtype)
 def _view_dtype_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
     return apply(aten.view.dtype, _contiguous(apply, new), step.before.dtype)
@@ -204,9 +164,30 @@ def _view_as_real_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any
     return apply(aten.view_as_complex.default, _contiguous(apply, new))
 
 
-@inverses.register(aten.view_as_complex.default)
-def _view_as_complex_back(apply: Apply, step: ViewStep, base: Any, new: Any) -> Any:
-    return apply(aten.view_as_real.default, new)
+def _by_operator(inverse: OpOverload) -> Inverse:
+    return lambda apply, step, base, new: apply(inverse, new, *step.args, **step.kwargs)
+
+
+def _by_scatter(scatter: OpOverload) -> Inverse:
+    return lambda apply, step, base, new: apply(scatter, base, new, *step.args, **step.kwargs)
+
+
+# Views whose inverse is an operator on the new value, with the view's own arguments.
+for _view, _inverse in (
+    (aten.t.default, aten.t.default),
+    (aten.transpose.int, aten.transpose.int),
+    (aten._conj.default, aten._conj_physical.default),
+    (aten._neg_view.default, aten.neg.default),
+    (aten.view_as_complex.default, aten.view_as_real.default),
+):
+    inverses.add(_view, _by_operator(_inverse))
+for _view, _inverse in (
+    (aten.select.int, aten.select_scatter.default),
+    (aten.slice.Tensor, aten.slice_scatter.default),
+    (aten.diagonal.default, aten.diagonal_scatter.default),
+    (aten.as_strided.default, aten.as_strided_scatter.default),
+):
+    inverses.add(_view, _by_scatter(_inverse))
 
 
 def _contiguous(apply: Apply, value: Any) -> Any:
