@@ -96,3 +96,11 @@ def test_gradient_of_an_activation_is_a_part_of_the_loops_of_the_gradient(compil
 def test_other_kernels_are_the_librarys(compiled, model):
     outcome(stator.compile(model.eval()), model, torch.randn(2, CHANNELS, 9, 9))
     assert calls(compiled) == ["aten.convolution.default"]
+
+
+@pytest.mark.parametrize(("images", "found"), [(1, []), (16, ["aten.convolution.default"])])
+def test_many_taps_of_many_elements_are_the_librarys(compiled, images, found):
+    model = nn.Conv2d(CHANNELS, CHANNELS, 7, padding=3, groups=CHANNELS).bfloat16().eval()
+    with torch.no_grad():
+        stator.compile(model)(torch.zeros(images, CHANNELS, 80, 80).bfloat16())
+    assert calls(compiled) == found

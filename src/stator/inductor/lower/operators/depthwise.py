@@ -33,6 +33,8 @@ from .views import permute, reshape
 Tap = tuple[Index, Ref | None, Index]
 Steps = tuple[Sequence[Any], Sequence[Any], Sequence[Any]]  # stride, padding, dilation
 
+# The most elements of results of more taps than _MOST_SUMS
+_FEW_ELEMENTS = 1 << 20
 # Gradients by weights: the most taps, the most neighbouring positions of an iteration, the channels that a program
 # runs side by side, and the iterations of the shortest part
 _MOST_SUMS, _MOST_TOGETHER, _LANES, _SHORTEST_PART = 25, 8, 64, 8
@@ -53,6 +55,12 @@ def becomes_loops(x: Tensor, weight: Tensor, out: Sequence[Any], steps: Steps) -
         and 1 < math.prod(taps) <= traits_of(x.device).depthwise_taps
         and all(x.sizes.known(">", size, 0) for size in (*x.shape, *out))
     )
+
+
+def is_quicker(x: Tensor, kernel: Sequence[int], out: Sequence[Any]) -> bool:
+    """True where loops for the convolution itself take no longer than the library: not for many taps of many elements,
+    which also compile for seconds."""
+    return adds_up_taps(kernel) or x.sizes.hint(product(out)) <= _FEW_ELEMENTS
 
 
 def depthwise(
