@@ -66,6 +66,15 @@ def test_shares_that_are_known_are_checked_once() -> None:
         trace(lambda x: torch.quantile(x, torch.tensor([0.1, 1.9])), [values(3, 7)], keep=keep)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "share", "reason"), [(torch.float32, 1.5, "range"), (torch.int64, 0.5, "float or double")]
+)
+def test_decompositions_refuse_with_eagers_error(dtype: torch.dtype, share: float, reason: str) -> None:
+    run = torch.ops.aten.quantile.scalar
+    with pytest.raises(RuntimeError, match=reason):
+        trace(lambda x: run(x, share), [values(3, 7).to(dtype)], keep=lambda target: target is not run)
+
+
 def test_quantiles_under_autocast_are_eagers() -> None:
     """Autocast computes them in float32. Where torch's own code asks for data they run eagerly."""
 

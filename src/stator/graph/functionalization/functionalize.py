@@ -26,6 +26,7 @@ from stator.graph.fake.fake_mode import (
     specials,
 )
 from stator.graph.fake.number_stand_ins import DataDependent, holds_numbers, in_tensors, rules, symbolic
+from stator.graph.fake.refused_arguments import eager_error
 from stator.graph.fake.writes import check_overlap, check_unwritten
 from stator.graph.ir.aten_graph import AtenGraph
 from stator.graph.ir.schema import SchemaFacts, argument, arguments_of_twin, functional_twin, op_info
@@ -33,6 +34,7 @@ from stator.graph.ir.size_bindings import environment_of
 from stator.graph.ir.traced import Geometry, NewLayout, ViewStep
 from stator.prims.layout import equal_sizes, is_dense, same_strides
 from stator.prims.record import TensorMeta
+from stator.prims.refusal import Refused
 from stator.shapes.environment import assume_several
 from stator.shapes.sym_node import to_expression
 
@@ -318,8 +320,11 @@ class FunctionalTracer(FakeMode):
         if rule is not None:
             given = () if info.mutates else flat_tensors((args, tuple(kwargs.values())))
             versions = [fake.fake_storage.version for fake in given]
-            with self:
-                result = rule(*args, **kwargs)
+            try:
+                with self:
+                    result = rule(*args, **kwargs)
+            except Refused:
+                raise eager_error(info.target, args, kwargs) from None
             check_unwritten(info, rule, given, versions)
             if result is not NotImplemented:
                 return self._detached(result, info, args, kwargs)

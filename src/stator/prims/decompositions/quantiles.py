@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from stator.prims.layout import wrap_dim
+from stator.prims.refusal import refuse_if
 from stator.prims.shape_rules.sorting import check_quantile
 
 from .decomposition_decorator import cast, decomposes
@@ -49,8 +50,7 @@ def nanquantile(
 def checked_fractions(self: Any, q: Any) -> Any:
     """Return `q` as a tensor; as in eager, a `q` outside of [0, 1] is a RuntimeError on the CPU."""
     if not isinstance(q, torch.Tensor):
-        if not 0 <= q <= 1:
-            raise RuntimeError(f"quantile() q must be in the range [0, 1] but got {q}")
+        refuse_if(not 0 <= q <= 1)
         return aten.scalar_tensor.default(q, dtype=self.dtype, device=self.device)
     if self.device.type == "cpu":
         inside = aten.logical_and.default(aten.ge.Scalar(q, 0), aten.le.Scalar(q, 1))
@@ -70,8 +70,7 @@ def sorted_rows(self: Any, dim: int | None, keepdim: bool) -> Any:
         kept[axis : axis + 1] = [1] if keepdim else []
         last = axis == rank - 1
         rows = self if last else aten.transpose.int(aten.unsqueeze.default(self, -1), axis, -1)
-    if rows.shape[-1] > MOST_SORTED:
-        raise RuntimeError("quantile() input tensor is too large")
+    refuse_if(rows.shape[-1] > MOST_SORTED)
     ordered = aten.sort.default(rows)[0]
     return aten.reshape.default(ordered, [*kept, rows.shape[-1]])
 
