@@ -6,7 +6,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -135,3 +135,27 @@ def test_the_class_of_super_is_super() -> None:
     made = AsksItsSuper()
     found = stator.compile(lambda x: (x + 1, made.names()), backend="eager", fullgraph=True)(torch.ones(1))
     assert found[1] == made.names() == ("super", "AsksItsSuper")
+
+
+Item = TypeVar("Item")
+
+
+class Box(Generic[Item]):
+    def __init__(self, value: Item) -> None:
+        self.value = value
+
+
+@dataclasses.dataclass(frozen=True)
+class FrozenBox(Generic[Item]):
+    value: Item
+
+
+def test_instances_of_a_generic_class_with_an_argument() -> None:
+    def function(x: torch.Tensor) -> Any:
+        made = Box[int](3)
+        return x + made.value, made, FrozenBox[Any](x).value
+
+    found = stator.compile(function, backend="eager", fullgraph=True)(torch.ones(1))
+    expected = function(torch.ones(1))
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[2], expected[2])
+    assert type(found[1]) is Box and vars(found[1]) == vars(expected[1]) == {"value": 3, "__orig_class__": Box[int]}

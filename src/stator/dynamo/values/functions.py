@@ -4,6 +4,7 @@ functions, of which capture follows the original."""
 from __future__ import annotations
 
 import operator
+import typing
 from types import (
     BuiltinMethodType,
     CodeType,
@@ -26,7 +27,7 @@ from stator.dynamo.guards.source import (
     ItemSource,
     Source,
 )
-from stator.dynamo.host.naming import class_name
+from stator.dynamo.host.naming import class_name, is_python_class
 from stator.dynamo.ir.reconstruct_ir import (
     CallRecipe,
     ConstantRecipe,
@@ -38,7 +39,7 @@ from stator.dynamo.ir.reconstruct_ir import (
     call_recipe,
 )
 
-from .base import CaptureContext, Lazy, Reconstructor, RunningFrame, Value, unsupported
+from .base import CaptureContext, Lazy, Raised, Reconstructor, RunningFrame, Value, unsupported
 from .constants import ConstantValue
 from .containers.sequences import TupleValue
 from .objects import lookup_in_class, meet_attributes
@@ -360,6 +361,9 @@ class BuiltinMethodValue(Value):
         return GetAttr(reconstructor.recipe(self.owner), self.name)
 
 
+_GENERIC: Any = typing._GenericAlias  # type: ignore[attr-defined]
+
+
 class BuiltinValue(Value):
     """A callable that is not a Python function: a C function, a method descriptor, an operator overload."""
 
@@ -390,6 +394,14 @@ class BuiltinValue(Value):
     def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if type(self.fn) is GenericAlias and self.fn.__origin__ in (dict, list, set, tuple):  # dict[str, Any]()
             return context.call(context.known(self.fn.__origin__), args, kwargs)
+        if type(self.fn) is _GENERIC and is_python_class(self.fn.__origin__):  # a Generic class of the program
+            made = context.call(context.known(self.fn.__origin__), args, kwargs)
+            try:
+                made.set_attr(context, "__orig_class__", self)
+            except Raised as raised:  # as typing does, for objects that take no attribute
+                if not issubclass(raised.value.python_type(context), AttributeError):
+                    raise
+            return made
         return context.call_builtin(self, args, kwargs)
 
     def get_attr(self, context: CaptureContext, name: str) -> Value:
