@@ -324,3 +324,16 @@ def test_an_equation_is_known_after_its_symbol_is_replaced() -> None:
     assert environment.simplify(b) is a
     assert environment.evaluate_static(compare("==", a // 2, 1)) is True
     assert environment.evaluate_static(compare("!=", a // 2, 1)) is False
+
+
+def test_a_choice_between_two_ints_is_an_extremum_where_it_is_one_for_all_values():
+    environment = Environment()
+    n, m = environment.size("n", 6), environment.size("m", 4)
+    assert environment.extremum(compare(">", n, 8), 8, n) is min
+    assert environment.extremum(compare("<=", n, 8), 8, n) is max
+    assert environment.extremum(compare("<", n, m), n + 2, m + 2) is min
+    assert environment.extremum(compare(">=", n, 8), m + 7, n + m) is min
+    assert environment.extremum(compare(">", n, 8), 9, n) is min
+    assert environment.extremum(compare(">", n, 8), 10, n) is None
+    assert environment.extremum(compare("==", n, 8), 8, n) is None
+    assert not environment.facts

@@ -216,6 +216,23 @@ class Environment:
         self.assume(condition if answer else negate(condition))
         return answer
 
+    def extremum(self, condition: Condition, one: ExprLike, other: ExprLike) -> Callable[..., Any] | None:
+        """`min` or `max`, if `one if condition else other` is that of the two for all values; else None."""
+        gap = as_expr(other) - one
+        for function, above in ((min, gap), (max, -gap)):
+            if self._implies(condition, above) and self._implies(negate(condition), -above):
+                return function
+        return None
+
+    def _implies(self, condition: Condition, expr: ExprLike) -> bool:
+        """Whether expr >= 0 is known to follow from a condition."""
+        if isinstance(condition, (Conjunction, Disjunction)):
+            follows = [self._implies(part, expr) for part in condition.parts]
+            return any(follows) if isinstance(condition, Conjunction) else all(follows)
+        if isinstance(condition, bool) or condition.relation != ">=":
+            return False
+        return self._lower_bound(self.simplify(expr), self.ranges, (self.simplify(condition.expr),)) >= 0
+
     def decide_or(self, condition: Condition, otherwise: bool) -> bool:
         """The truth of a condition for whose users `otherwise` is right for every size: no fact is recorded for it."""
         known = self.evaluate_static(condition)

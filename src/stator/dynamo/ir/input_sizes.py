@@ -17,7 +17,7 @@ import torch
 from stator.base.errors import ConstraintViolation, UserPlace
 from stator.dynamo.guards.guard import ExtentOf, FreeSize, Guard, GuardedFact, GuardKind, SizeFacts
 from stator.dynamo.guards.size_guards import condition_holds, fact_text, has_program
-from stator.dynamo.guards.source import FunctionSource, SizeSource, Source, StrideSource, is_member
+from stator.dynamo.guards.source import FunctionSource, LocalSource, SizeSource, Source, StrideSource, is_member
 from stator.dynamo.guards.tensor_guards import extents_of, innermost_first, may_read_sizes
 from stator.dynamo.host.size_marks import Kind, SizeMark, size_marks
 from stator.prims.layout import always_equal
@@ -247,12 +247,15 @@ class InputSizes:
             yield GuardedFact(condition, fact.origin)
 
     def pinned_ints(self) -> dict[Source, UserPlace | None]:
-        """The ints of the program of which the facts leave one value, with the line that needs it."""
+        """The ints of the program of which the facts leave one value, with the line that needs it: those on which sizes
+        depend, and the state of objects (a cache that is empty). Other arguments, such as the turn of a loop, may have
+        many values, one after the other."""
         return {
             source: self._place_of_value(symbol)
             for symbol, source in self.sources.items()
             if not isinstance(source, SizeSource | StrideSource)
-            and symbol not in self.numbers
+            and (symbol not in self.numbers or not isinstance(source, LocalSource))
+            and source not in self.constants
             and self.environment.simplify(symbol).constant is not None
         }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stator.dynamo.bytecode import VERSION, Instruction
 from stator.dynamo.graph.finalizers import check_iterator
 from stator.dynamo.handlers.torch_calls.data_assertions import decide
+from stator.dynamo.interpreter.chosen_numbers import chooses_number
 from stator.dynamo.interpreter.frame import RETURNED, YIELDED, Frame
 from stator.dynamo.interpreter.generators import GeneratorValue
 from stator.dynamo.ir.prepared_code import opcode
@@ -31,7 +32,10 @@ def pop_jump_if_true(frame: Frame, instruction: Instruction) -> None:
 
 
 def _decide(frame: Frame, jump: Instruction) -> bool:
-    return decide(frame, frame.stack.pop(), jump)
+    value = frame.stack.pop()
+    if chooses_number(frame, value, jump):
+        return "_IF_TRUE" not in jump.opname  # does not jump
+    return decide(frame, value, jump)
 
 
 def _is_none(value: object) -> bool:

@@ -10,6 +10,7 @@ from stator.dynamo.bytecode import Instruction
 from stator.dynamo.bytecode.arithmetic import ARITHMETIC, COMPARISONS
 from stator.dynamo.handlers.python_calls.operators import membership, negation
 from stator.dynamo.handlers.torch_calls.data_assertions import decide, jump_behind
+from stator.dynamo.interpreter.chosen_numbers import chooses_number
 from stator.dynamo.interpreter.frame import Frame
 from stator.dynamo.ir.prepared_code import opcode
 from stator.dynamo.values.base import Value
@@ -46,14 +47,16 @@ def compare_op(frame: Frame, instruction: Instruction) -> None:
     left = frame.stack.pop()
     result = frame.context.compare(COMPARISONS[instruction.argval], left, right)
     if instruction.flags & 16:  # 3.13: the result is made a bool
-        result = frame.context.constant(_truth(frame, result))
+        result = _truth(frame, result)
     frame.stack.append(result)
 
 
-def _truth(frame: Frame, value: Value) -> bool:
-    """The truth of a value; a jump behind this instruction decides it."""
+def _truth(frame: Frame, value: Value) -> Value:
+    """The truth of a value; a jump behind this instruction decides it, or chooses a number by it."""
     jump = jump_behind(frame, frame.now)
-    return frame.context.truth(value) if jump is None else decide(frame, value, jump)
+    if jump is not None and chooses_number(frame, value, jump, goes_on=False):
+        return value
+    return frame.context.constant(frame.context.truth(value) if jump is None else decide(frame, value, jump))
 
 
 @opcode("IS_OP")
@@ -79,7 +82,7 @@ def unary_not(frame: Frame, instruction: Instruction) -> None:
 @opcode("TO_BOOL")
 def to_bool(frame: Frame, instruction: Instruction) -> None:
     value = frame.stack.pop()
-    frame.stack.append(frame.context.constant(_truth(frame, value)))
+    frame.stack.append(_truth(frame, value))
 
 
 def _unary(frame: Frame, function: Callable[..., Any]) -> None:

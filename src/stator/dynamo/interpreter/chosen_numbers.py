@@ -1,0 +1,119 @@
+"""Branches that only choose an int: `if n > 8: n = 8` and `m = k if k < n else n` are the smaller, or the larger, of
+two numbers, where this is so for all sizes. Then both sides of the branch have one version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stator.dynamo.bytecode import Instruction
+from stator.dynamo.values.base import Lazy, Value
+from stator.dynamo.values.constants import ConstantValue
+from stator.dynamo.values.number_arithmetic import computed
+from stator.dynamo.values.objects import MISSING, ObjectValue
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber, truth_for_all_sizes
+
+from .frame import Frame
+
+_LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"))
+_EXACT = frozenset(("+", "-", "*", "+=", "-=", "*="))  # functions of ints without facts
+_QUIET = frozenset(("NOP", "LOAD_CONST", "LOAD_SMALL_INT"))
+
+
+def chooses_number(frame: Frame, value: Value, jump: Instruction, *, goes_on: bool = True) -> bool:
+    """Whether the two ways behind a forward jump do nothing but compute ints, and meet, each with the smaller or each
+    with the larger one of two. Then the frame `goes_on` where they meet. The caller took the condition off the
+    stack."""
+    assert jump.target is not None
+    end = jump.target.index
+    if type(value) is not SymbolicNumber or end <= jump.index or truth_for_all_sizes(value) is not None:
+        return False
+    stack, names, here = list(frame.stack), frame.locals, (frame.pc, frame.now)
+    ways: list[tuple[list[Any], dict[str, Value]]] = []
+    try:
+        for begin in (jump.index + 1, end):
+            frame.stack[:], frame.locals = stack, dict(names)
+            meeting = _follow(frame, begin, end)
+            if meeting is None:
+                return False
+            ways.append((list(frame.stack), frame.locals))
+            end = meeting
+    finally:
+        frame.stack[:], frame.locals, (frame.pc, frame.now) = stack, names, here
+    if "_IF_TRUE" in jump.opname:
+        ways.reverse()
+    (values, variables), (others, other_variables) = ways
+    if len(values) != len(others) or variables.keys() != other_variables.keys():
+        return False
+    merged = [_merged(frame, value, *pair) for pair in zip(values, others, strict=True)]
+    merged_names = {name: _merged(frame, value, one, other_variables[name]) for name, one in variables.items()}
+    if NotImplemented in merged or NotImplemented in merged_names.values():
+        return False
+    if goes_on:
+        frame.stack[:], frame.pc = merged, end
+        frame.locals.update(merged_names)
+    return True
+
+
+def _follow(frame: Frame, begin: int, end: int) -> int | None:
+    """Where the way from `begin` leads that ends before `end`; None if it does more than compute ints."""
+    frame.pc = begin
+    while frame.pc < end:
+        instruction = frame.program.instructions[frame.pc]
+        if instruction.opname == "JUMP_FORWARD" and frame.pc + 1 == end:
+            return instruction.target.index  # type: ignore[union-attr]
+        frame.now, frame.pc = frame.pc, frame.pc + 1
+        if not _computes(frame, instruction):
+            return None
+    return frame.pc if frame.pc == end else None
+
+
+def _computes(frame: Frame, instruction: Instruction) -> bool:
+    """Run an instruction that loads, computes or stores an int, and has no other effect. False for others."""
+    name, stack = instruction.opname, frame.stack
+    if name == "STORE_FAST":
+        stored = instruction.argval
+        if not _is_int(stack[-1]) or stored in frame.cells or not _is_int(frame.locals.get(stored, stack[-1])):
+            return False
+        frame.locals[stored] = stack.pop()
+        return True
+    if name == "LOAD_ATTR":
+        owner = stack[-1]
+        if not isinstance(owner, ObjectValue) or instruction.flags & 1:
+            return False
+        plain = frame.context.class_lookup(owner.cls, "__getattribute__") is object.__getattribute__
+        if not plain or frame.context.class_lookup(owner.cls, instruction.argval) is not MISSING:
+            return False
+        found = owner.own_attribute(frame.context, instruction.argval)
+        if found is None:
+            return False
+        stack[-1] = found.realize(frame.context) if type(found) is Lazy else found
+        return _is_int(stack[-1])
+    if name == "BINARY_OP":
+        allowed = instruction.argval in _EXACT and all(map(_is_int, stack[-2:]))
+    elif name == "UNARY_NEGATIVE":
+        allowed = _is_int(stack[-1])
+    else:
+        allowed = name in _QUIET or (name in _LOADS and frame.locals.get(instruction.argval) is not None)
+    if allowed:
+        frame.program.handlers[frame.now](frame, instruction)  # type: ignore[misc]
+    return allowed
+
+
+def _is_int(value: Any) -> bool:
+    if type(value) is SymbolicNumber:
+        return value.kind is int
+    return isinstance(value, ConstantValue) and type(value.value) is int
+
+
+def _merged(frame: Frame, condition: SymbolicNumber, one: Any, other: Any) -> Any:
+    """`one if condition else other`; NotImplemented if this is no least or greatest number."""
+    if one is other:
+        return one
+    if not _is_int(one) or not _is_int(other):
+        return NotImplemented
+    operands = [each.expression if type(each) is SymbolicNumber else each.value for each in (one, other)]
+    if operands[0] == operands[1]:
+        return one
+    function = condition.symbols.environment.extremum(condition.condition, *operands)
+    made = None if function is None else computed(frame.context, function, [one, other])
+    return NotImplemented if made is None else made
