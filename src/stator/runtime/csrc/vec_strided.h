@@ -107,3 +107,46 @@ INLINE void load_tile(mask *tile, const bool *p, int64_t stride, int n, int m) {
 #pragma GCC unroll 16
     for (int i = 0; i < LANES; ++i) tile[i] = {bytes[i] != 0};
 }
+// The same for 64-bit numbers: halves of vectors are transposed, each of as many rows.
+template <class H, int STEP> INLINE void transpose_halves(H *r) {
+    const half_i64 at = {IOTA_LO};
+    const half_i64 first = (at & STEP) != 0 ? HALF + at - STEP : at, second = (at & STEP) != 0 ? HALF + at : at + STEP;
+#pragma GCC unroll 8
+    for (int i = 0; i < HALF; ++i)
+        if (!(i & STEP)) {
+            H a = r[i], b = r[i + STEP];
+#ifdef __clang__
+            for (int j = 0; j < HALF; ++j) {
+                r[i][j] = first[j] < HALF ? a[first[j]] : b[first[j] - HALF];
+                r[i + STEP][j] = second[j] < HALF ? a[second[j]] : b[second[j] - HALF];
+            }
+#else
+            r[i] = __builtin_shuffle(a, b, first);
+            r[i + STEP] = __builtin_shuffle(a, b, second);
+#endif
+        }
+}
+template <class V, class H, class P>
+static __attribute__((noinline)) void load_wide_tile(V *tile, const P *p, int64_t stride, int n, int m) {
+    if (m != LANES || n != LANES) {
+        for (int j = 0; j < m; ++j) tile[j] = load_strided(p + j, stride, n);
+        return;
+    }
+    for (int part = 0; part < LANES; part += HALF)
+        for (int side = 0; side < 2; ++side) {
+            H r[HALF];
+#pragma GCC unroll 8
+            for (int i = 0; i < HALF; ++i) __builtin_memcpy(&r[i], p + (side * HALF + i) * stride + part, sizeof(H));
+            transpose_halves<H, 1>(r);
+            if (HALF >= 4) transpose_halves<H, 2 % HALF>(r);
+            if (HALF >= 8) transpose_halves<H, 4 % HALF>(r);
+#pragma GCC unroll 8
+            for (int j = 0; j < HALF; ++j) (side ? tile[part + j].hi : tile[part + j].lo) = r[j];
+        }
+}
+INLINE void load_tile(vi64 *tile, const int64_t *p, int64_t stride, int n, int m) {
+    load_wide_tile<vi64, half_i64>(tile, p, stride, n, m);
+}
+INLINE void load_tile(vf64 *tile, const double *p, int64_t stride, int n, int m) {
+    load_wide_tile<vf64, half_f64>(tile, p, stride, n, m);
+}

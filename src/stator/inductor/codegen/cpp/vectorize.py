@@ -74,7 +74,7 @@ def _last(loops: tuple[int, ...], chosen: int) -> tuple[int, ...]:
 
 def tiled_load(kernel: Kernel, value: KernelValue, vector: int, tile: int) -> bool:
     """True if this load can be read in tiles: contiguous along `tile`, with lanes that lie further apart."""
-    if value.name != "load" or value.args[2] is not None or KIND.get(value.dtype) not in ("f32", "i32", "bool"):
+    if value.name != "load" or value.args[2] is not None or value.dtype not in KIND:
         return False
     index = value.args[1]
     if not index.symbols.isdisjoint(kernel.indirect):
