@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from tests.inductor.all_sizes import symbolic_fakes
 from tests.inductor.claimed_gpu import lowered_on_gpu
 
+from stator.inductor.buffers import Extern
 from stator.inductor.schedule import schedule
 from stator.shapes.environment import Environment
 
@@ -38,3 +40,14 @@ def test_much_work_for_each_element_is_done_in_front_of_few_rows() -> None:
     few, many = torch.empty(16, 32, 14, 14), torch.empty(4096, 32, 14, 14)
     assert kernels(pooled, few) == kernels(pooled, many) + 1
     assert kernels(grown, few) == 1
+
+
+def test_large_depthwise_kernels_on_many_images_are_the_librarys() -> None:
+    def calls(images: int, size: int, dtype: torch.dtype = torch.bfloat16) -> int:
+        x = torch.empty(images, 96, 56, 56, dtype=dtype).to(memory_format=torch.channels_last)
+        weight = torch.empty(96, 1, size, size, dtype=dtype)
+        fakes = symbolic_fakes([x, weight], [(), ()], Environment())
+        lowered = lowered_on_gpu(lambda x, w: F.conv2d(x, w, None, 1, size // 2, 1, 96).relu(), fakes)
+        return sum(isinstance(node, Extern) for node in lowered.nodes)
+
+    assert [calls(1, 7), calls(16, 7), calls(16, 5), calls(16, 7, torch.float32)] == [0, 1, 0, 0]

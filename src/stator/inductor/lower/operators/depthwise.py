@@ -33,8 +33,8 @@ from .views import permute, reshape
 Tap = tuple[Index, Ref | None, Index]
 Steps = tuple[Sequence[Any], Sequence[Any], Sequence[Any]]  # stride, padding, dilation
 
-# The most elements of results of more taps than _MOST_SUMS
-_FEW_ELEMENTS = 1 << 20
+# Results of kernels with more taps than loops for their gradients have: the most elements
+_MOST_RESULTS = 1 << 20
 # Gradients by weights: the most taps, the most neighbouring positions of an iteration, the channels that a program
 # runs side by side, and the iterations of the shortest part
 _MOST_SUMS, _MOST_TOGETHER, _LANES, _SHORTEST_PART = 25, 8, 64, 8
@@ -57,10 +57,10 @@ def becomes_loops(x: Tensor, weight: Tensor, out: Sequence[Any], steps: Steps) -
     )
 
 
-def is_quicker(x: Tensor, kernel: Sequence[int], out: Sequence[Any]) -> bool:
-    """True where loops for the convolution itself take no longer than the library: not for many taps of many elements,
-    which also compile for seconds."""
-    return adds_up_taps(kernel) or x.sizes.hint(product(out)) <= _FEW_ELEMENTS
+def adds_up_elements(x: Tensor, kernel: Sequence[int], out: Sequence[Any]) -> bool:
+    """True if loops for the result are no slower than the library. It is quicker for half floats in many images under
+    large kernels."""
+    return adds_up_taps(kernel) or x.dtype.itemsize > 2 or x.sizes.hint(product(out)) <= _MOST_RESULTS
 
 
 def depthwise(
