@@ -250,6 +250,7 @@ def _gradient(input: torch.Tensor, *, spacing: Any = None, dim: Any = None, edge
     dims = range(input.dim()) if dim is None else [dim] if type(dim) is int else dim
     steps = [1 if spacing is None else spacing] * len(dims) if not isinstance(spacing, (tuple, list)) else spacing
     fits = len(steps) == len(dims) and all(type(one) in (int, float) for one in steps) and edge_order == 1
+    fits = fits and input.dim() > 0 and len({one % input.dim() for one in dims}) == len(dims)
     if not fits or not _is_float(input) or not _is_symbolic(input) or any(input.shape[one] < 2 for one in dims):
         options = {} if spacing is None else {"spacing": spacing}
         return torch.gradient(input, dim=dim, edge_order=edge_order, **options)
