@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 
 import pytest
 import torch
 from benchmarks.dynamic.measure import copied, difference
-from benchmarks.dynamic.program import programs
+from benchmarks.dynamic.program import Program, programs
 from tests.differential import Counts
 
 import stator
@@ -33,7 +34,18 @@ def fresh():
 def test_equal_to_eager_at_every_size_by_few_compilations(name: str, mode: str) -> None:
     if name.startswith("geometric"):
         pytest.importorskip("torch_geometric")
-    program = programs()[name]
+    check(programs()[name], mode)
+
+
+@pytest.mark.slow
+def test_a_window_needs_four_versions_for_prompts_without_padding() -> None:
+    """Prompts within the window and beyond it, and the next token below and above it."""
+    sizes = ((2, 6, 30), (1, 7, 9), (4, 40, 9), (8, 1, 9))
+    padded, rows = programs()["mistral_sliding_window"], programs()["llama_greedy"]
+    check(dataclasses.replace(padded, inputs=rows.inputs, few=sizes, compilations=4), "inference")
+
+
+def check(program: Program, mode: str) -> None:
     counts = Counts()
     with torch.set_grad_enabled(mode == "training"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -42,7 +54,7 @@ def test_equal_to_eager_at_every_size_by_few_compilations(name: str, mode: str) 
         for size in program.few:
             expected = copied(eager(program.arguments(size)))
             found = difference(copied(step(program.arguments(size))), expected, mode)
-            assert found < TOLERANCE, f"{name} at {size}: {found}"
+            assert found < TOLERANCE, f"{program.name} at {size}: {found}"
         compiled = counts.compilations
         for size in program.few:
             step(program.arguments(size))
