@@ -87,8 +87,8 @@ class ProgramEntry:
         except NoIdentity as reason:
             logs.log("graph", "the program of this graph is not kept on disk: %s", reason)
 
-    def _answers(self) -> tuple[bool, str]:
-        """What printing may change: whether all choices were timed, and the facts about sizes. Raises NoIdentity."""
+    def _answers(self) -> tuple[int, str]:
+        """What printing may change: the choices that were not timed, and the facts about sizes. Raises NoIdentity."""
         return choices.provisional, "" if self._environment is None else environment_identity(self._environment)
 
     def find(self) -> PrintedProgram | None:
