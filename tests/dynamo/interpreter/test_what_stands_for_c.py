@@ -5,11 +5,8 @@ Never: their items (test_language.py).
 
 from __future__ import annotations
 
-import functools
 import itertools
 import pickle
-import weakref
-from collections import UserDict
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -66,29 +63,6 @@ def test_an_iterator_of_calls_ends_where_the_function_stops() -> None:
 
     x = torch.arange(3.0)
     assert torch.equal(stator.compile(f)(x), f(x))
-
-
-def test_the_cache_of_a_generic_function_that_is_the_programs_own(monkeypatch: Any) -> None:
-    class Traced(UserDict):  # type: ignore[type-arg]
-        pass
-
-    cache = Traced()
-    with monkeypatch.context() as patch:
-        patch.setattr(weakref, "WeakKeyDictionary", lambda: cache)
-
-        @functools.singledispatch
-        def scale(by: object, x: torch.Tensor) -> torch.Tensor:
-            return x
-
-    def f(x: torch.Tensor) -> tuple[torch.Tensor, int, int]:
-        x = x + 1
-        before = len(cache)
-        return scale(2, x), before, len(cache)
-
-    x = torch.arange(3.0)
-    found = stator.compile(f)(x)
-    assert torch.equal(found[0], x + 1)
-    assert found[1:] == (0, 1)
 
 
 @runtime_checkable

@@ -22,25 +22,6 @@ def _check(function: Callable[..., Any], *args: Any) -> Any:
     return others
 
 
-class Point:
-    __match_args__ = ("x", "y")
-
-    def __init__(self, x: Any, y: Any) -> None:
-        self.x, self.y = x, y
-
-
-def test_positional_patterns_of_a_class() -> None:
-    def function(x: torch.Tensor, point: Any) -> Any:
-        match point:
-            case Point(0, y):
-                return x + y, "axis"
-            case Point(a, y=b):
-                return x * a + b, "point"
-
-    for point in (Point(0, 2), Point(3, 4)):
-        _check(function, point)
-
-
 def test_a_sequence_pattern_on_an_object_whose_class_was_never_looked_into() -> None:
     made = type("Made", (), {})  # its type flags change when an attribute is looked up for the first time
 
