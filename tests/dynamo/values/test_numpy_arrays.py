@@ -388,3 +388,78 @@ FORMS = {
 @pytest.mark.parametrize("name", FORMS)
 def test_arrays_like_another(name: str, dtype: str) -> None:
     assert_captured(FORMS[name], rough(0, (3, 4), dtype))
+
+
+FUNCTIONS = """
+np.cumsum(a, axis=1) | np.cumsum(a) | a.cumsum(0) | np.cumprod(a, 1) | np.prod(a, axis=0) | a.prod()
+np.sort(a, axis=0) | np.sort(a, axis=None) | np.sort(a)
+np.diff(a) | np.diff(a, 2, axis=0) | np.repeat(a, 2, axis=0) | a.repeat(3)
+np.roll(a, 1, axis=0) | np.roll(a, (1, -1), (0, 1)) | np.roll(a, 2) | np.tile(a, 2) | np.tile(a, (2, 1, 1))
+np.tril(a) | np.triu(a, 1) | np.expand_dims(a, 1) | np.squeeze(a[None]) | a[:, None].squeeze(1) | a.swapaxes(0, 1)
+np.moveaxis(a, 0, -1) | np.clip(a, -1, 1) | a.clip(0, 2) | np.clip(a, None, 0.5) | np.clip(a, 0, None) | np.dot(a, a.T)
+np.dot(a[0], a[1]) | np.hstack([a, a]) | np.hstack([a[0], a[1]]) | np.vstack([a, a[:1]]) | np.vstack([a[0], a[1]])
+np.std(a) | a.std(axis=1, ddof=1) | np.var(a, axis=0, keepdims=True) | np.linalg.norm(a) | np.linalg.norm(a, axis=1)
+np.sum(a, dtype=np.float64) | np.mean(a, axis=0, dtype=np.float64) | np.amax(a, axis=0) | np.amin(a) | a.flatten()
+a // 2 | a % 3 | np.mod(a, -2) | np.floor_divide(a, 2) | np.fmax(a, 0) | np.fmin(a, a[0]) | np.tri(3, 4) + a
+"""
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", ["int64", "float32", "float64"])
+def test_functions_of_one_array_and_constants(dtype: str, backend: str) -> None:
+    entries = FUNCTIONS.replace("\n", "|").split("|")
+    for entry in filter(None, map(str.strip, entries)):
+        function = eval(f"lambda a: {entry}", {"np": np})
+        assert_captured(function, rough(3, (3, 4), dtype), backend=backend)
+
+
+@pytest.mark.parametrize(
+    "entry", ["np.round(a)", "a.round()", "np.copysign(a, -1)", "np.logaddexp(a, a)", "np.degrees(a)"]
+)
+def test_functions_of_floating_point_arrays(entry: str) -> None:
+    assert_captured(eval(f"lambda a: {entry}", {"np": np}), rough(3, (3, 4), "float32"))
+
+
+def test_functions_that_torch_computes_otherwise_stay_numpys() -> None:
+    """Other layouts, options, divisors and errors: NumPy computes between two graphs."""
+    for entry in (
+        "np.sort(a.T)",
+        "np.cumsum(a.T, 0)",
+        "np.tril(a.T)",
+        "np.roll(a.T, 1, 0)",
+        "np.squeeze(a, 0)",
+        "np.cumsum(a, axis=4)",
+        "np.cumsum(a, 0, np.float64)",
+        "np.expand_dims(a, (0, 1))",
+        "np.repeat(a, [1, 2, 3], axis=0)",
+        "a % 0.0",
+        "a // float('inf')",
+        "np.round(a, 1)",
+        "np.linalg.norm(a, 1)",
+        "np.diff(a, prepend=0)",
+        "np.hstack([a, a], dtype='float64')",
+        "np.sum(a, ddof=1)",
+    ):
+        function = eval(f"lambda a: {entry}", {"np": np})
+        wanted, got = (outcome(one, rough(3, (3, 4), "float32")) for one in (function, stator.compile(function)))
+        assert_same(got, wanted)
+        assert getattr(got, "strides", None) == getattr(wanted, "strides", None)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_writes_by_a_mask_are_seen_through_every_view(backend: str) -> None:
+    def function(a: Any, fill: Any) -> Any:
+        view = a[1:]
+        a[a < 0] = 0
+        view[view > 1] = fill.sum()
+        return a * 2, view
+
+    for function_of in (function, stator.compile(function, backend=backend, fullgraph=True)):
+        array = rough(5, (3, 4), "float32")
+        results = function_of(array, np.ones(2, "float32"))
+        assert (array >= 0).all() and (array[1:] <= 2).all() and np.shares_memory(results[1], array)
+        wanted = rough(5, (3, 4), "float32")
+        wanted[wanted < 0] = 0
+        wanted[1:][wanted[1:] > 1] = 2
+        np.testing.assert_array_equal(array, wanted)
+        np.testing.assert_array_equal(results[0], wanted * 2)

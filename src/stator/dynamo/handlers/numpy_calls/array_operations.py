@@ -46,6 +46,9 @@ _UNARY: dict[str, tuple[Any, str]] = {
     "absolute": (torch.abs, "fiu"),
     "negative": (torch.neg, "fiu"),
     "square": (torch.square, "fiu"),
+    "sign": (torch.sign, "iu"),  # torch's sign of nan is 0
+    **dict.fromkeys(("degrees", "rad2deg"), (torch.rad2deg, "f")),
+    **dict.fromkeys(("radians", "deg2rad"), (torch.deg2rad, "f")),
     "logical_not": (torch.logical_not, "b"),
     "invert": (torch.bitwise_not, "biu"),
 }
@@ -57,6 +60,12 @@ _BINARY: dict[str, tuple[Any, str, bool]] = {
     "power": (torch.pow, "f", False),
     "maximum": (torch.maximum, "fiub", False),
     "minimum": (torch.minimum, "fiub", False),
+    "fmax": (torch.fmax, "fiub", False),
+    "fmin": (torch.fmin, "fiub", False),
+    "floor_divide": (torch.floor_divide, "fi", True),
+    "remainder": (torch.remainder, "fi", True),
+    "copysign": (torch.copysign, "f", False),
+    "logaddexp": (torch.logaddexp, "f", False),
     "arctan2": (torch.atan2, "f", False),
     "hypot": (torch.hypot, "f", False),
     "equal": (operator.eq, "fiub", True),
@@ -87,6 +96,8 @@ _OPERATORS: dict[Any, str] = {
     operator.sub: "subtract",
     operator.mul: "multiply",
     operator.truediv: "divide",
+    operator.floordiv: "floor_divide",
+    operator.mod: "remainder",
     operator.pow: "power",
     operator.and_: "bitwise_and",
     operator.or_: "bitwise_or",
@@ -147,7 +158,8 @@ def apply_elementwise(context: CaptureContext, ufunc: Any, args: list[Value]) ->
     """A universal function. The result is a number if no operand has dimensions."""
     name = ufunc.__name__
     known = ELEMENTWISE.get(ufunc)
-    if known is None or len(args) != ufunc.nin or (ufunc is numpy.power and not _is_plain_exponent(context, args[1])):
+    allowed = _LIMITED.get(name)
+    if known is None or len(args) != ufunc.nin or (allowed is not None and not allowed(context, args[1])):
         raise refused(context, f"numpy.{name}", args)
     *loop, result = resolved_dtypes(context, ufunc, args)
     if not all(dtype in TORCH_OF and dtype.kind in known.kinds for dtype in loop) or result not in TORCH_OF:
@@ -162,6 +174,22 @@ def _is_plain_exponent(context: CaptureContext, exponent: Value) -> bool:
     """Whether NumPy computes this power by pow(). For one half, also in an array, it takes the square root, which
     differs for -0.0 and -inf."""
     return not isinstance(exponent, ArrayValue) and context.constant_of(exponent, "an exponent") != 0.5
+
+
+def _is_plain_divisor(context: CaptureContext, divisor: Value) -> bool:
+    """Whether NumPy and torch divide alike. They differ for zero and, in the sign of zeros, for infinity."""
+    if isinstance(divisor, ArrayValue):
+        return False
+    number = context.constant_of(divisor, "a divisor")
+    return bool(number != 0 and math.isfinite(number))
+
+
+# what the second operand may be, of functions that torch computes alike only for some
+_LIMITED: dict[str, Callable[[CaptureContext, Value], bool]] = {
+    "power": _is_plain_exponent,
+    "floor_divide": _is_plain_divisor,
+    "remainder": _is_plain_divisor,
+}
 
 
 def checked(context: CaptureContext, tensor: Value, dtype: Any, name: str, is_array: bool = False) -> ArrayValue:
@@ -266,14 +294,18 @@ def matrix_product(context: CaptureContext, left: Value, right: Value) -> ArrayV
     return checked(context, product, result, "matmul")
 
 
-def write(context: CaptureContext, array: ArrayValue, part: TensorValue, value: Value) -> None:
-    """Assigns to an array or a part of it, with a cast to its dtype. Copies an assigned array first, which may share
-    the memory, because NumPy reads everything before it writes."""
+def write(
+    context: CaptureContext, array: ArrayValue, part: TensorValue, value: Value, mask: TensorValue | None = None
+) -> None:
+    """Assigns to an array or a part of it, or one number where a mask holds, with a cast to its dtype. Copies an
+    assigned array first, which may share the memory, because NumPy reads everything before it writes."""
     held = {array.dtype, value.dtype if isinstance(value, ArrayValue) else array.dtype}
     if len(held) > 1 and not held <= TORCH_OF.keys():
         raise refused(context, f"writing to {array.dtype}", [value])
     if isinstance(value, ArrayValue):
         operand: Value = value.tensor
+        if mask is not None and value.shape:
+            raise refused(context, "writing by a mask", [value])
         if value.dtype.kind == "f" and array.dtype.kind in "iu":
             raise refused(context, f"writing to {array.dtype}", [value])
         if not _fits(value.shape, tuple(part.fake.shape)):
@@ -286,6 +318,8 @@ def write(context: CaptureContext, array: ArrayValue, part: TensorValue, value: 
         if array.dtype not in TORCH_OF:
             raise refused(context, f"writing to {array.dtype}", [value])
         operand = cast_operand(context, value, array.dtype)
+    if mask is not None:
+        operand = context.record_function(torch.where, [mask, operand, part], {})
     context.record_method("copy_", [part, operand], {})
 
 

@@ -33,11 +33,11 @@ from .array_operations import (
     write,
 )
 from .numpy_arguments import array_of, cast, dtype_made, dtype_of, is_cast_alike, plain, whole_number
-from .numpy_reductions import REDUCTIONS, position, reduction
+from .numpy_reductions import REARRANGEMENTS, REDUCTIONS, position, rearrangement, reduction, vector_norm
 
 _MOST_LITERALS = 256  # elements that a graph spells out
 # Functions that run during capture on constants. The graph spells out the array.
-_OF_CONSTANTS = "zeros ones full arange linspace logspace eye identity prod round sort argsort diff repeat tile isclose"
+_OF_CONSTANTS = "zeros ones full arange linspace logspace eye identity argsort isclose tri"
 _CPU = {"device": ConstantValue(torch.device("cpu"))}
 writers.append(write)
 
@@ -174,8 +174,13 @@ def _register_functions() -> None:
             _elementwise(ufunc)
     calls(numpy.dtype)(dtype_made)
     for name, entry in REDUCTIONS.items():
-        function = getattr(numpy, name)
-        _function(function, method=name)(reduction(name, *entry))
+        functions = {getattr(numpy, name), getattr(numpy, "a" + name, getattr(numpy, name))}  # numpy.amax is no alias
+        _function(*functions, method=name)(reduction(name, *entry))
+    for name, moved in REARRANGEMENTS.items():
+        method = name if name != "sort" and hasattr(ARRAY, name) else None  # ndarray.sort works in place
+        _function(getattr(numpy, name), method=method)(rearrangement(name, moved))
+    _function(numpy.linalg.norm)(vector_norm)
+    _function(numpy.around)(_round)
     for name, function in _FUNCTIONS.items():
         _function(getattr(numpy, name), method=name if name in _ALSO_METHODS else None)(function)
     for function in (numpy.zeros_like, numpy.ones_like, numpy.full_like):
@@ -217,6 +222,10 @@ def _ravel(context: CaptureContext, a: Value) -> Value:
     return array_of_tensor(context, context.record_method("view", [packed, ConstantValue(-1)], {}))
 
 
+def _flatten(context: CaptureContext, a: Value) -> Value:
+    return _ravel(context, _copy(context, a))
+
+
 def _copy(context: CaptureContext, a: Value) -> Value:
     array = array_of(context, a, "ndarray.copy", only_held=True)
     c_order = ConstantValue(torch.contiguous_format)
@@ -246,12 +255,14 @@ def _common(context: CaptureContext, values: list[Value], what: str) -> tuple[li
     return [cast_operand(context, array, dtype) for array in arrays], dtype
 
 
-def _joined(name: str, function: Any) -> Callable[..., Value]:
+def _joined(name: str, function: Any, takes_axis: bool = True) -> Callable[..., Value]:
     def handler(context: CaptureContext, arrays: Value, axis: Value | None = None) -> Value:
         given = list(context.iterate(arrays))
+        if axis is not None and not takes_axis:
+            raise refused(context, f"numpy.{name} with options", given)
         tensors, dtype = _common(context, given, f"numpy.{name}")
-        at = ConstantValue(0 if axis is None else whole_number(context, axis))
-        joined = context.record_function(function, [TupleValue(tensors), at], {})
+        at = [ConstantValue(0 if axis is None else whole_number(context, axis))] if takes_axis else []
+        joined = context.record_function(function, [TupleValue(tensors), *at], {})
         check_layout(context, joined, given, name)
         return checked(context, joined, dtype, name, True)
 
@@ -273,6 +284,27 @@ def _where(context: CaptureContext, condition: Value, x: Value, y: Value) -> Val
     selected = context.record_function(torch.where, operands, {})
     check_layout(context, selected, [condition, x, y], "where", each=True)
     return checked(context, selected, dtype, "where", is_array=True)
+
+
+def _clip(context: CaptureContext, a: Value, a_min: Value, a_max: Value) -> Value:
+    for bound, ufunc in ((a_min, numpy.maximum), (a_max, numpy.minimum)):
+        if not context.is_none(bound):
+            a = apply_elementwise(context, ufunc, [a, bound])
+    return a
+
+
+def _dot(context: CaptureContext, a: Value, b: Value) -> Value:
+    for array in (a, b):
+        if len(array_of(context, array, "numpy.dot").shape) > 2:
+            raise refused(context, "numpy.dot", [a, b])
+    return matrix_product(context, a, b)
+
+
+def _round(context: CaptureContext, a: Value, decimals: Value | None = None) -> Value:
+    array = array_of(context, a, "numpy.round")
+    if array.dtype.kind != "f" or (decimals is not None and whole_number(context, decimals) != 0):
+        raise refused(context, "numpy.round", [a])
+    return apply_elementwise(context, numpy.rint, [a])
 
 
 # ---- conversions ----
@@ -330,13 +362,19 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "matmul": matrix_product,
     "concatenate": _joined("concatenate", torch.cat),
     "stack": _joined("stack", torch.stack),
+    "hstack": _joined("hstack", torch.hstack, takes_axis=False),
+    "vstack": _joined("vstack", torch.vstack, takes_axis=False),
+    "clip": _clip,
+    "dot": _dot,
+    "round": _round,
     "where": _where,
     "array": _new_array,
     "asarray": _as_array,
 }
-_ALSO_METHODS = {"argmax", "argmin", "reshape", "ravel", "transpose"}
+_ALSO_METHODS = {"argmax", "argmin", "reshape", "ravel", "transpose", "clip", "dot", "round"}
 _METHODS: dict[str, Callable[..., Value]] = {
     "copy": _copy,
+    "flatten": _flatten,
     "astype": _astype,
     "item": _item,
     "tolist": _to_list,

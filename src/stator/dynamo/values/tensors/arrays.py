@@ -33,8 +33,9 @@ from .tensor import TensorValue
 
 # Methods of arrays: `handler(context, array, *args, **kwargs)`.
 array_methods: Registry[str, Callable[..., Value]] = Registry("array method")
-# `write(context, array, part, value)` writes a value to a part of an array; handlers/numpy_calls/ registers it.
-writers: list[Callable[[Any, ArrayValue, TensorValue, Value], None]] = []
+# `write(context, array, part, value, mask)` writes a value to a part of an array, or where a mask of its shape holds;
+# handlers/numpy_calls/ registers it.
+writers: list[Callable[[Any, ArrayValue, TensorValue, Value, TensorValue | None], None]] = []
 
 
 class ArrayValue(Value):
@@ -120,10 +121,12 @@ class ArrayValue(Value):
     def set_item(self, context: CaptureContext, key: Value, value: Value) -> None:
         if self.scalar:
             raise unsupported("subscript", f"item assignment on {self.describe(context)}")
+        if isinstance(key, ArrayValue) and key.dtype.kind == "b" and key.shape == self.shape:
+            return writers[0](context, self, self.tensor, value, key.tensor)
         part, _, is_copy = self._part(context, key)
         if is_copy:
             raise unsupported("subscript", f"item assignment on {self.describe(context)} by {key.describe(context)}")
-        writers[0](context, self, part, value)  # type: ignore[arg-type]
+        return writers[0](context, self, part, value, None)  # type: ignore[arg-type]
 
     def _part(self, context: CaptureContext, key: Value) -> tuple[Value, bool, bool]:
         """The tensor that `[key]` selects; whether it is a single element; whether it is a copy."""
