@@ -44,11 +44,16 @@ def _register(step: FunctionType) -> None:
     calls(step)(handler)
 
 
-for _class in vars(optim).values():
-    if isinstance(_class, type) and issubclass(_class, optim.Optimizer) and _class is not optim.LBFGS:
-        _step = vars(_class).get("step")
-        if type(_step) is FunctionType:
-            _register(inspect.unwrap(_step))
+# An optimizer made before the compiler started has put a wrapper of its base's `step` into its own class.
+_STEPS = {
+    inspect.unwrap(vars(_class)["step"])
+    for _class in vars(optim).values()
+    if isinstance(_class, type)
+    and issubclass(_class, optim.Optimizer)
+    and type(vars(_class).get("step")) is FunctionType
+}
+for _step in _STEPS - {inspect.unwrap(optim.LBFGS.step)}:
+    _register(_step)
 
 
 # State entries that eager reads into Python numbers: step counts, and factors that NAdam and ASGD compute from these.
