@@ -176,3 +176,20 @@ def test_a_class_that_holds_more_than_names_is_looked_at_by_the_program_alone():
         return asked
 
     assert asked_by(lambda program: stator.compile(program, backend="eager")) == asked_by(lambda program: program)
+
+
+class Indexed:
+    def __class_getitem__(cls, key: Any) -> Any:
+        return cls.__name__, key
+
+
+class MoreIndexed(Indexed):
+    pass
+
+
+def test_classes_with_a_subscript_of_their_own() -> None:
+    def program(x: Any) -> Any:
+        return Indexed[int], MoreIndexed["a"], MoreIndexed[x][1] * 2
+
+    x = torch.arange(3.0)
+    assert str(stator.compile(program, fullgraph=True)(x)) == str(program(x))

@@ -143,9 +143,11 @@ class ClassValue(Value):
                 context.run_real(lambda cls, at: cls[at], (self.cls, context.constant_of(key, "a name")))
             )
         own = context.class_lookup(self.cls, "__class_getitem__")
-        in_python = type(getattr(own, "__func__", None)) is FunctionType and own.__func__.__module__ != "typing"
-        if in_python or context.class_lookup(type(self.cls), "__getitem__") is not MISSING:
+        if context.class_lookup(type(self.cls), "__getitem__") is not MISSING:
             raise unsupported("subscript", f"subscript of {self.describe(context)}")
+        function = getattr(own, "__func__", None)
+        if isinstance(function, FunctionType) and function.__module__ != "typing":
+            return context.class_function(self.cls, "__class_getitem__", function).call(context, [self, key], {})
         return context.known(
             context.run_real(lambda cls, at: cls[at], (self.cls, context.real_of(key, "a type argument")))
         )

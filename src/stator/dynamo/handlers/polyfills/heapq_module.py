@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from typing import Any
 
 from stator.dynamo.interpreter.calling import polyfill
@@ -73,3 +74,8 @@ def heappushpop(heap: list[Any], item: Any, /) -> Any:
 def heapify(heap: list[Any], /) -> None:
     for at in range(len(heap) // 2 - 1, -1, -1):
         _sink(heap, at)
+
+
+@polyfill(heapq.nsmallest)
+def nsmallest(n: int, iterable: Iterable[Any], key: Any = None) -> list[Any]:
+    return sorted(iterable, key=key)[: max(n, 0)]
