@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -36,30 +35,42 @@ class Clock:
         return take
 
 
-def choose(runs: dict[str, Callable[[], Any]], name: str, rule: str = "rule") -> str:
+def choose(runs: choices.Alternatives, name: str, rule: str = "rule") -> str:
     return choices.quickest_on_cpu("test", (name, time.time_ns()), lambda: runs, rule)
 
 
 def test_quickest_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    assert choose({"a": clock.run(2e-4), "b": clock.run(1e-4), "c": clock.run(5e-4)}, "quickest") == "b"
+    assert choose({"a": [clock.run(2e-4)], "b": [clock.run(1e-4)], "c": [clock.run(5e-4)]}, "quickest") == "b"
 
 
 def test_simplest_wins_where_the_difference_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    assert choose({"a": clock.run(1.01e-3), "b": clock.run(1e-3)}, "close") == "a"
+    assert choose({"a": [clock.run(1.01e-3)], "b": [clock.run(1e-3)]}, "close") == "a"
 
 
-def test_first_is_timed_longer_where_it_loses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first runs are slow, and agree."""
+def test_far_slower_alternatives_are_timed_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs with data of their own are not made for them."""
+    clock, made = Clock(monkeypatch), []
+
+    def runs(name: str, seconds: float) -> Iterator[Callable[[], None]]:
+        for _ in range(3):
+            made.append(name)
+            yield clock.run(seconds)
+
+    assert choose({"a": runs("a", 3e-4), "b": runs("b", 1e-4)}, "far slower") == "b"
+    assert made == ["a", "b", "b", "b"]
+
+
+def test_a_slow_run_rules_out_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    assert choose({"a": clock.run(*[5e-3] * 4, 1e-3), "b": clock.run(2e-3)}, "burst") == "a"
+    assert choose({"a": [clock.run(1e-3, 5e-3, 1e-3)], "b": [clock.run(1.3e-3)]}, "burst") == "a"
 
 
 def test_kept_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     facts = ("kept", time.time_ns())
-    runs = {"a": clock.run(2e-3), "b": clock.run(1e-3)}
+    runs = {"a": [clock.run(2e-3)], "b": [clock.run(1e-3)]}
     assert choices.quickest_on_cpu("test", facts, lambda: runs, "rule") == "b"
     choices._known.clear()
     assert choices.quickest_on_cpu("test", facts, lambda: pytest.fail("timed again"), "rule") == "b"
@@ -71,11 +82,11 @@ def test_kept_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_disturbed_timing_is_not_kept(times: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     facts = ("disturbed", time.time_ns())
-    runs = {"a": clock.run(*times), "b": clock.run(*times)}
+    runs = {"a": [clock.run(*times)], "b": [clock.run(*times)]}
     assert choices.quickest_on_cpu("test", facts, lambda: runs, "rule") == "rule"
     assert choices.quickest_on_cpu("test", facts, lambda: pytest.fail("timed again"), "rule") == "rule"
     choices._known.clear()
-    runs = {"a": clock.run(2e-3), "b": clock.run(1e-3)}
+    runs = {"a": [clock.run(2e-3)], "b": [clock.run(1e-3)]}
     assert choices.quickest_on_cpu("test", facts, lambda: runs, "rule") == "b"
 
 
@@ -83,10 +94,10 @@ def test_few_processes_time_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, timed = Clock(monkeypatch), 0
     facts = ("always disturbed", time.time_ns())
 
-    def alternatives() -> dict[str, Callable[[], Any]]:
+    def alternatives() -> choices.Alternatives:
         nonlocal timed
         timed += 1
-        return {name: clock.run(1e-3, 30e-3) for name in "ab"}
+        return {name: [clock.run(1e-3, 30e-3)] for name in "ab"}
 
     for rule in ("one", "two", "three", "four", "five"):
         assert choices.quickest_on_cpu("test", facts, alternatives, rule) == rule
@@ -98,7 +109,7 @@ def test_few_processes_time_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_slow_processors_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    assert choose({"a": clock.run(6e-3), "b": clock.run(4e-3)}, "slow") == "b"
+    assert choose({"a": [clock.run(6e-3)], "b": [clock.run(4e-3)]}, "slow") == "b"
 
 
 def test_threads_time_once() -> None:
@@ -106,10 +117,10 @@ def test_threads_time_once() -> None:
     facts = ("threads", time.time_ns())
     timed: list[int] = []
 
-    def alternatives() -> dict[str, Callable[[], Any]]:
+    def alternatives() -> choices.Alternatives:
         timed.append(threading.get_ident())
         time.sleep(0.05)
-        return {"a": lambda: time.sleep(0.001)}
+        return {"a": [lambda: time.sleep(0.001)]}
 
     ask = functools.partial(choices.quickest_on_cpu, "test", facts, alternatives, "a")
     threads = [threading.Thread(target=ask) for _ in range(4)]
@@ -122,5 +133,5 @@ def test_threads_time_once() -> None:
 
 def test_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    choose({"a": clock.run(1e-3), "b": clock.run(1e-3)}, "budget")
+    choose({"a": [clock.run(1e-3)], "b": [clock.run(1e-3)]}, "budget")
     assert clock.now < 0.02

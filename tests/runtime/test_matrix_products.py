@@ -115,7 +115,7 @@ def test_a_rule_decides_where_timing_was_disturbed(timings: Timings) -> None:
 def test_alternatives_compute_products(sizes: tuple[int, int, int], by_rows: bool) -> None:
     runs = matrix_products._runs(*sizes, by_rows)
     assert list(runs) == [BLAS, ONEDNN]
-    for run in runs.values():
+    for (run,) in runs.values():
         torch.testing.assert_close(run(), torch.full((sizes[0], sizes[2]), 0.25 * sizes[1]))
 
 

@@ -7,7 +7,7 @@ import functools
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,12 +19,21 @@ from stator.base.locks import fork_safe_lock
 from .build import current_cache
 from .toolchain import cpu_features, cpu_model, digest
 
-_BUDGET_SECONDS, _MOST_SECONDS = 0.01, 0.04  # the latter where rounds take long, on slow processors
+_BUDGET_SECONDS, _MOST_SECONDS = 0.003, 0.04  # the latter where rounds take long, on slow processors
 _LEAST_ROUNDS, _MOST_ROUNDS = 3, 9
 _MOST_DISTURBED = 3  # processes that time the same alternatives in vain
-_AGREEMENT = 1.2  # the least two times of undisturbed work differ by less
+_AGREEMENT = 1.2  # two neighbouring times of undisturbed work differ by less
 # A later alternative replaces an earlier, simpler one only if it is clearly quicker.
 _MARGIN = 0.97
+# A slower alternative is timed no further: one that takes more than this multiple of the quickest one's time with data
+# that may lie in a core's cache, or so much more by the times of two rounds; by those of three rounds less, and so on.
+_NEAR_LIMIT, _EXCESS = 1.7, 0.25
+_NEAR_ROUNDS = 2  # of which a burst of other work disturbs one
+_LEAST_SECONDS = 1e-4  # of an alternative in a round
+
+# Of each alternative one run or several, each with data of its own, so that no core's cache holds what they read. All
+# but the first are made only where the first is not far slower than those of others.
+Alternatives = Mapping[str, Iterable[Callable[[], Any]]]
 
 
 def choice_key(machine: list[str], *facts: Any) -> str:
@@ -61,12 +70,13 @@ def processor() -> list[str]:
 def quickest_on_cpu(
     kind: str,
     facts: tuple[Any, ...],
-    alternatives: Callable[[], Mapping[str, Callable[[], Any]]],
+    alternatives: Callable[[], Alternatives],
     rule: str,
     margin: float = _MARGIN,
 ) -> str:
     """The name of the quickest alternative on this processor and number of threads: a choice that was kept, or else
-    timed now, in about 10 ms. The first alternatives are the simplest, and win where the difference is small.
+    timed now, mostly in less than 10 ms. The first alternatives are the simplest, and win where the difference is
+    small.
 
     rule: the choice where other work on the machine disturbs the timing. The next process tries again, but not every
     one. margin: of the time of an earlier alternative, in which a later one must win.
@@ -94,12 +104,6 @@ def note_provisional() -> None:
     provisional += 1
 
 
-def by_turns(runs: Mapping[str, Sequence[Callable[[], Any]]]) -> dict[str, Callable[[], Any]]:
-    """Alternatives that each go through runs of their own, so that what these read is not in a core's cache."""
-    turns = {name: itertools.cycle(each) for name, each in runs.items()}
-    return {name: lambda turn=turn: next(turn)() for name, turn in turns.items()}  # type: ignore[misc]
-
-
 def known_choice(kind: str, facts: tuple[Any, ...]) -> str | None:
     """What `quickest_on_cpu` has chosen, in this process or in one that kept it; None if there is no such choice."""
     key = choice_key(processor(), kind, torch.get_num_threads(), *facts)
@@ -109,7 +113,7 @@ def known_choice(kind: str, facts: tuple[Any, ...]) -> str | None:
 def _timed(
     kind: str,
     facts: tuple[Any, ...],
-    alternatives: Callable[[], Mapping[str, Callable[[], Any]]],
+    alternatives: Callable[[], Alternatives],
     margin: float,
 ) -> str | None:
     """The name of the quickest alternative; None if other work disturbed the timing."""
@@ -117,11 +121,11 @@ def _timed(
         times = _times(alternatives())
     chosen = ""
     for name, samples in times.items():
-        if not chosen or samples[0] < times[chosen][0] * margin:
+        if not chosen or _time(samples) < _time(times[chosen]) * margin:
             chosen = name
-    disturbed = any(_is_disturbed(samples) for samples in times.values() if samples[0] < 1.5 * times[chosen][0])
+    disturbed = any(_is_disturbed(samples) for samples in times.values())
     if logs.enabled("autotune"):
-        least = {name: round(1e6 * samples[0]) for name, samples in times.items()}
+        least = {name: round(1e6 * _time(samples)) for name, samples in times.items()}
         logs.log("autotune", "%s %s: %s; us: %s", kind, facts, "disturbed" if disturbed else chosen, least)
     return None if disturbed else chosen
 
@@ -139,34 +143,60 @@ def _plain_calls() -> Iterator[None]:
         yield
 
 
-def _times(runs: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
-    """Seconds of runs by turns, sorted. The first run of each prepares it. The quickest, if it is not the first, goes
-    by turns with the first once more, so that a few slow runs of the first do not decide."""
-    times = _rounds(runs)
-    first, quickest = next(iter(runs)), min(times, key=lambda name: min(times[name]))
-    if quickest != first:
-        for name, samples in _rounds({first: runs[first], quickest: runs[quickest]}).items():
-            times[name] += samples
-    return {name: sorted(samples) for name, samples in times.items()}
+def _times(alternatives: Alternatives) -> dict[str, list[float]]:
+    """Seconds of the runs of alternatives by turns, sorted; of those that are not far slower than others."""
+    made = {name: iter(each) for name, each in alternatives.items()}
+    first = {name: next(each) for name, each in made.items()}
+    near = {name: [_seconds(run)] for name, run in first.items()}  # this may prepare a run, and take long
+    for _ in range(_NEAR_ROUNDS):
+        for name, run in first.items():
+            near[name] += _samples(itertools.repeat(run))
+    runs = {name: itertools.cycle((*made[name], first[name])) for name in _contenders(near, _NEAR_LIMIT, min)}
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    spent = 0.0
+    for done in range(1, _MOST_ROUNDS + 1):
+        for name, seconds in times.items():
+            seconds += (samples := _samples(runs[name]))
+            spent += sum(samples)
+        if done >= _LEAST_ROUNDS and len(times) == 1:
+            break  # no others push its data out of a core's cache
+        if spent > (_BUDGET_SECONDS if done >= _LEAST_ROUNDS else _MOST_SECONDS):
+            break
+        if done > 1:
+            times = _contenders(times, 1 + _EXCESS / (done - 1), _time)
+    return {name: sorted(seconds) for name, seconds in times.items()}
 
 
-def _rounds(runs: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
+def _samples(runs: Iterator[Callable[[], Any]]) -> list[float]:
+    """Seconds of the next runs: of one, or of more short ones."""
+    found: list[float] = []
+    while sum(found) < _LEAST_SECONDS and len(found) < _MOST_ROUNDS:
+        found.append(_seconds(next(runs)))
+    return found
+
+
+def _seconds(run: Callable[[], Any]) -> float:
     # other work takes the processor away, but a single thread's own time does not count that
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for run in runs.values():
-        run()
-    begin = clock()
-    for done in range(1, _MOST_ROUNDS + 1):
-        for name, run in runs.items():
-            start = clock()
-            run()
-            times[name].append(clock() - start)
-        if clock() - begin > (_BUDGET_SECONDS if done >= _LEAST_ROUNDS else _MOST_SECONDS):
-            break
-    return times
+    start = clock()
+    run()
+    return clock() - start
+
+
+def _contenders(
+    times: dict[str, list[float]], limit: float, time_of: Callable[[list[float]], float]
+) -> dict[str, list[float]]:
+    """The alternatives that take at most this multiple of the quickest one's time."""
+    least = min(map(time_of, times.values()))
+    return {name: samples for name, samples in times.items() if time_of(samples) <= limit * least}
+
+
+def _time(samples: list[float]) -> float:
+    """The time that most undisturbed runs take: of many, a quarter may have found their data near."""
+    return sorted(samples)[len(samples) // 4]
 
 
 def _is_disturbed(samples: list[float]) -> bool:
-    """Whether the least time may be far above the time that the work takes: no other is near to it."""
-    return len(samples) < _LEAST_ROUNDS or samples[1] > _AGREEMENT * samples[0]
+    """Whether the time may be far above the time that the work takes: no next one is near to it."""
+    place = len(samples) // 4
+    return len(samples) < _LEAST_ROUNDS or samples[place + 1] > _AGREEMENT * samples[place]

@@ -152,7 +152,7 @@ def _limited(rows: int, inner: int, columns: int, work: int) -> tuple[int, int, 
     return rows, inner, columns
 
 
-def _runs(rows: int, inner: int, columns: int, by_rows: bool) -> dict[str, Callable[[], Any]]:
+def _runs(rows: int, inner: int, columns: int, by_rows: bool) -> choices.Alternatives:
     count = inner * columns
     memory = torch.full((count + CACHE,), 0.5, dtype=torch.float32, device="cpu")
     strides = (1, columns) if by_rows else (inner, 1)
@@ -161,8 +161,8 @@ def _runs(rows: int, inner: int, columns: int, by_rows: bool) -> dict[str, Calla
     x = torch.full((rows, inner), 0.5, dtype=torch.float32, device="cpu")
     out = torch.empty(rows, columns, dtype=torch.float32, device="cpu")
     return {
-        BLAS: lambda: torch.mm(x, next(weights).t(), out=out),
-        ONEDNN: lambda: _linear_pointwise(x, next(weights), None, "none", [], ""),  # type: ignore[misc]
+        BLAS: [lambda: torch.mm(x, next(weights).t(), out=out)],
+        ONEDNN: [lambda: _linear_pointwise(x, next(weights), None, "none", [], "")],  # type: ignore[misc]
     }
 
 

@@ -3,7 +3,7 @@ anew, once, and the choice between them by timing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import prod
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from . import few_rows
-from .choices import by_turns, quickest_on_cpu
+from .choices import Alternatives, quickest_on_cpu
 from .matrix_products import BLAS, CACHE, ONEDNN, is_tuned_blas, onednn_takes
 
 # Timed products have at most so many multiplications (0.3 ms on one core), with fewer columns if need be.
@@ -28,7 +28,8 @@ _SOME_ROWS = 4
 
 MKL, FEW_ROWS = "mkl", "few rows"
 
-Own = Callable[[torch.Tensor, torch.Tensor], Callable[[], Any]]
+# What multiplies rows by each part of a weight.
+Own = Callable[[torch.Tensor, Sequence[torch.Tensor]], Iterable[Callable[[], Any]]]
 
 
 def _operator(namespace: str, name: str) -> Any:
@@ -65,22 +66,24 @@ def quickest_product(
         return names[0]
     along = "columns" if weight.stride(0) == 1 else "rows"
 
-    def alternatives() -> dict[str, Callable[[], Any]]:
-        block, work, most_rows, memory = _COLUMN_BLOCK, _TIMED_WORK, rows, CACHE // 2
-        if own:
-            block, work, memory = _TILED_BLOCK, 2 * _TIMED_WORK, CACHE
-            most_rows = max(_LEAST_ROWS, 2 * work // (block * inner))
+    def alternatives() -> Alternatives:
+        block, most_rows, memory = _COLUMN_BLOCK, rows, CACHE
+        if own:  # so many alternatives push each other's weights out of a core's cache
+            block, memory = _TILED_BLOCK, 0
+            most_rows = max(_LEAST_ROWS, _TIMED_WORK // (block * inner))
         x = torch.full((min(rows, most_rows), inner), 0.5, dtype=weight.dtype)
-        size = (min(columns, max(block, work // x.numel() // block * block)), inner)
-        parts = [torch.full(size, 0.5, dtype=weight.dtype) for _ in range(1 + memory // prod(size))]
+        part = block if own else max(block, _TIMED_WORK // x.numel() // block * block)
+        size = (min(columns, part), inner)
+        parts = [torch.full(size, 0.5, dtype=weight.dtype) for _ in range(2 * (1 + memory // prod(size)))]
         if along == "columns":
             parts = [part.t().contiguous().t() for part in parts]
-        runs = {name: [make(x, part) for part in parts] for name, make in own.items()}
+        runs = {name: make(x, parts[:1]) for name, make in own.items()}
+        # what reads the weight as it is, too, must not find it in the cache behind BLAS
+        unpacked = {BLAS: parts[::2], FEW_ROWS: parts[1::2]}
         for name in libraries:
-            # what reads the weight as it is, too, must not find it in the cache behind BLAS
-            products = [product_run(name, x, part.clone() if name == FEW_ROWS else part) for part in parts]
-            runs[name] = [partial(_with_pass, run) for run in products] if own else products
-        return by_turns(runs)
+            products = map(partial(product_run, name, x), unpacked.get(name, parts[: 1 + len(parts) // 4]))
+            runs[name] = (partial(_with_pass, run) for run in products) if own else products
+        return runs
 
     packing = [name for name in (MKL, ONEDNN) if name in names and (name != MKL or is_tuned_blas())]
     rule = packing[0] if packing and rows >= _SOME_ROWS else BLAS

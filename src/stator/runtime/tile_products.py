@@ -7,14 +7,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import library
 
 from . import launch
 from .build import build_kernels
-from .choices import by_turns, quickest_on_cpu
+from .choices import Alternatives, quickest_on_cpu
 from .matrix_products import CACHE, typical_sizes
 from .packed_products import implementations, product_run
 from .toolchain import cpu_features
@@ -79,18 +78,18 @@ def is_quicker(rows: int, inner: int, columns: int, dtype: torch.dtype, constant
     return quickest_on_cpu("product in tiles", key, functools.partial(_runs, *facts), _LIBRARY) == _TILES
 
 
-def _runs(rows: int, inner: int, columns: int, dtype: torch.dtype, converted: bool) -> dict[str, Callable[[], Any]]:
+def _runs(rows: int, inner: int, columns: int, dtype: torch.dtype, converted: bool) -> Alternatives:
     """Products by turns with so many weights that a core's cache does not hold them. converted: to bfloat16, before."""
     weights = [torch.ones(columns, inner, dtype=torch.int8) for _ in range(1 + CACHE // (inner * columns))]
     x, matrices = torch.ones(rows, inner, dtype=dtype), [weight.t() for weight in weights]
     tiles = tile_product_of_sizes(x.shape, matrices[0].shape)
     if converted:
         wide = [weight.to(dtype) for weight in weights]
-        runs = {name: [product_run(name, x, weight) for weight in wide] for name in implementations(dtype, True)}
+        names = implementations(dtype, True)
+        libraries: Alternatives = {name: map(functools.partial(product_run, name, x), wide) for name in names}
     else:
-        runs = {_LIBRARY: [functools.partial(_by_libraries, x, matrix) for matrix in matrices]}
-    runs[_TILES] = [functools.partial(tiles, x, matrix) for matrix in matrices]
-    return by_turns(runs)
+        libraries = {_LIBRARY: [functools.partial(_by_libraries, x, matrix) for matrix in matrices]}
+    return {**libraries, _TILES: [functools.partial(tiles, x, matrix) for matrix in matrices]}
 
 
 def tile_product(rows: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

@@ -15,7 +15,7 @@ from stator.base import counters
 from stator.inductor.buffers import View
 from stator.inductor.convolutions import DirectConvolution
 from stator.inductor.lower.builder import LoweringBuilder
-from stator.inductor.lower.direct_convolution import TUNED_WORK, product_in_tiles_run, products_in_tiles
+from stator.inductor.lower.direct_convolution import TUNED_WORK, product_in_tiles_runs, products_in_tiles
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.layout import channels_last_strides, same_strides
@@ -120,7 +120,7 @@ def quickest_for(
         if builder.compiled_convolution is None or rows * weight.numel() < TUNED_WORK:
             return own[0]
         named = {f"{one.tile.rows} x {one.tile.columns}": one for one in own}
-        runs = {name: partial(product_in_tiles_run, builder.compiled_convolution, one) for name, one in named.items()}
+        runs = {name: partial(product_in_tiles_runs, builder.compiled_convolution, one) for name, one in named.items()}
         chosen = quickest_product(rows, weight.t(), True, runs)
         return named.get(chosen, chosen)
     plain = bias is None or (bias.shape == weight.shape[1:] and bias.dtype is a.dtype)

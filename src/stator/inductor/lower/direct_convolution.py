@@ -3,7 +3,7 @@ weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, replace
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.layout import channels_last_strides, numel, same_strides
 from stator.prims.record import TensorMeta
-from stator.runtime.choices import by_turns, quickest_on_cpu
+from stator.runtime.choices import Alternatives, quickest_on_cpu
 from stator.runtime.matrix_products import CACHE, ONEDNN
 from stator.runtime.packed_products import packed_convolution_run, packs_convolutions
 from stator.runtime.toolchain import float_lanes
@@ -105,17 +105,24 @@ def direct_product(
     return builder.extern(found, [builder.argument(a, (a.shape[1], 1)), packed, added], {}, [meta], style="out")[0]
 
 
-def product_in_tiles_run(
+def product_in_tiles_runs(
     compiled: Callable[[DirectConvolution], Callable[..., None]],
     found: DirectConvolution,
     x: torch.Tensor,
-    weight: torch.Tensor,
-) -> Callable[[], None]:
-    """What multiplies some rows by a part of the weight, [columns, inner], for timing."""
+    parts: Sequence[torch.Tensor],
+) -> Iterator[Callable[[], None]]:
+    """What multiplies some rows by parts of the weight, [columns, inner] with equal values, for timing."""
     size = (1, len(x))
-    part = replace(found, size=size, out_size=size, out_channels=weight.shape[0])
-    kernel, packed, out = compiled(part), packed_for(weight[:, :, None, None], part), x.new_empty(len(x), len(weight))
-    return lambda: kernel(x, packed, out)
+    one = replace(found, size=size, out_size=size, out_channels=parts[0].shape[0])
+    packed, out = packed_for(parts[0][:, :, None, None], one), x.new_empty(len(x), len(parts[0]))
+    return _runs(compiled(one), x, packed, out, len(parts))
+
+
+def _runs(
+    kernel: Callable[..., None], x: torch.Tensor, packed: torch.Tensor, out: torch.Tensor, count: int
+) -> Iterator[Callable[[], None]]:
+    """So many runs of a kernel, each with a weight of its own."""
+    return (partial(kernel, x, packed.clone(), out) for _ in range(count))
 
 
 def packed_constant(builder: LoweringBuilder, weight: torch.Tensor, found: DirectConvolution, key: Any) -> str:
@@ -175,21 +182,21 @@ def quickest_convolution(
     named = {f"{one.tile.rows} x {one.tile.columns}": one for one in _of_each_width(found)}
     names = (*named, ONEDNN) if packs_convolutions(weight.dtype) else tuple(named)
 
-    def alternatives() -> dict[str, Callable[[], Any]]:
+    def alternatives() -> Alternatives:
         some = _some_images(found, work)
-        copies = range(min(_MOST_WEIGHTS, 1 + CACHE // weight.numel()))
+        copies = min(_MOST_WEIGHTS, 1 + CACHE // (8 * weight.numel()))
         x = torch.full((some.images * some.size[0] * some.size[1], some.pixel), 0.5)
         out = x.new_empty(some.rows, some.columns)
-        runs: dict[str, list[Callable[[], Any]]] = {}
+        runs: dict[str, Iterator[Callable[[], Any]]] = {}
         for name, one in named.items():
             kernel, packed = compiled(one_of := replace(some, tile=one.tile)), packed_for(weight, one_of)
-            runs[name] = [partial(kernel, x, packed.clone(), out) for _ in copies]
+            runs[name] = _runs(kernel, x, packed, out, copies)
         if ONEDNN in names:
             images = x.view(some.images, *some.size, some.pixel).permute(0, 3, 1, 2)
             groups = some.in_channels if some.depthwise else some.groups
             steps = some.stride, some.padding, some.dilation, groups
-            runs[ONEDNN] = [packed_convolution_run(images, weight, *steps) for _ in copies]
-        return by_turns(runs)
+            runs[ONEDNN] = (packed_convolution_run(images, weight, *steps) for _ in range(copies))
+        return runs
 
     facts = (*astuple(replace(found, tile=_NO_TILE)), *names)
     chosen = quickest_on_cpu("convolution", facts, alternatives, next(iter(named)))
