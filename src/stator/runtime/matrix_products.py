@@ -42,8 +42,8 @@ _LARGE_WEIGHT = 1 << 21
 _TIMED_FROM = 1 << 22
 # Sizes that are timed have at most so many rows, columns, and elements of the weight. Larger sizes behave like these.
 _MOST_ROWS, _MOST_COLUMNS, _MOST_WEIGHT = 1024, 3072, 5 << 20
-# Multiplications that each thread is timed for: a millisecond, and with max-autotune three or four.
-_TIMED_WORK, _TUNED_WORK = 5 << 24, 1 << 28
+# Multiplications of a timed run, of each thread: 0.7 milliseconds, and with max-autotune three or four.
+_TIMED_WORK, _TUNED_WORK = 3 << 24, 1 << 28
 # Elements that push a weight out of a core's cache: a model's weights do not lie there.
 CACHE = 1 << 21
 # The share of the time of BLAS in which oneDNN must win, where the rule says BLAS, and where it says oneDNN: sizes near
