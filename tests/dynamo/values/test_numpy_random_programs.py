@@ -25,6 +25,10 @@ v{n} = v{i}[{k}:] | v{n} = v{i}[{k}] | v{n} = v{i}.T | v{n} = v{i}.reshape(-1) |
 | v{n} = v{i}.squeeze() | v{n} = v{i}[:, None] | v{n} = np.maximum(v{i}, {c}) | v{i} -= v{i}[0]
 | v{i}[1:] += v{i}[:-1] | v{n} = v{i}.flatten() | v{n} = np.copy(v{i}) | v{n} = np.zeros_like(v{i})
 | v{n} = v{i}.conj() | v{n} = np.stack([v{i}, v{i}], 1) | v{n} = v{i} % v{j} | v{n} = v{i}.sum(0, keepdims=True)
+| v{n} = np.clip(v{i}, {l}, None) | v{n} = np.roll(v{i}, {k}, 0) | v{n} = np.repeat(v{i}, {l}, 0)
+| v{n} = np.tile(v{i}, 1) | v{n} = np.moveaxis(v{i}, 0, -1) | v{n} = np.expand_dims(v{i}, {k}) | v{n} = np.sort(v{i}, 0)
+| v{n} = np.tril(v{i}, {k}) | v{n} = np.hstack([v{i}]) | v{n} = v{i}.std({k}) | v{n} = v{i} // {c}
+| v{n} = np.diff(v{i}, {l}, 0) | v{i}[v{j} < {c}] = {l}
 | v{n} = v{i} + v{j}.T | v{n} = v{i}.astype('int64').cumsum(0) | v{n} = np.swapaxes(v{i}, 0, -1)
 """
 _DTYPES = [("float64", "float64"), ("float32", "float64"), ("int64", "float64"), ("int32", "int32")]

@@ -287,6 +287,8 @@ def _where(context: CaptureContext, condition: Value, x: Value, y: Value) -> Val
 
 
 def _clip(context: CaptureContext, a: Value, a_min: Value, a_max: Value) -> Value:
+    if context.is_none(a_min) and context.is_none(a_max):
+        raise refused(context, "numpy.clip without bounds", [a])
     for bound, ufunc in ((a_min, numpy.maximum), (a_max, numpy.minimum)):
         if not context.is_none(bound):
             a = apply_elementwise(context, ufunc, [a, bound])

@@ -136,7 +136,8 @@ def rearrangement(name: str, entry: Rearrangement) -> Callable[..., Value]:
         except NotConstant:
             raise refused(context, f"numpy.{name}", [a, *args]) from None
         dtype = entry.result_dtype(array.dtype)
-        if dtype is None or not all(map(_are_whole, given)):
+        is_array_itself = entry.function is torch.diff and given[0] == 0
+        if dtype is None or is_array_itself or not all(map(_are_whole, given)):
             raise refused(context, f"numpy.{name}", [a, *args])
         operand = cast_operand(context, array, dtype)
         if entry.function is torch.tile and type(given[0]) is int:
@@ -152,7 +153,7 @@ def rearrangement(name: str, entry: Rearrangement) -> Callable[..., Value]:
             raise refused(context, f"numpy.{name}", [a, *args])  # NumPy refuses a dimension that is not 1
         if not entry.is_view:
             check_layout(context, result, [array], name)
-        return checked(context, result, dtype, name)
+        return checked(context, result, dtype, name, is_array=entry.is_view)
 
     return handler
 
