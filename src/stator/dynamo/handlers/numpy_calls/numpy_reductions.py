@@ -149,8 +149,10 @@ def rearrangement(name: str, entry: Rearrangement) -> Callable[..., Value]:
         made = context.record_function(entry.function, [operand, *map(context.known, given)], {})
         result = made if isinstance(made, TensorValue) else next(iter(context.iterate(made)))
         assert isinstance(result, TensorValue)
-        if entry.function is torch.squeeze and given and result.fake.dim() == len(array.shape):
-            raise refused(context, f"numpy.{name}", [a, *args])  # NumPy refuses a dimension that is not 1
+        if entry.function is torch.squeeze and result.fake.dim() == len(array.shape):
+            if given:  # NumPy refuses a dimension that is not 1
+                raise refused(context, f"numpy.{name}", [a, *args])
+            return a
         if not entry.is_view:
             check_layout(context, result, [array], name)
         return checked(context, result, dtype, name, is_array=entry.is_view)
