@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.dynamo.expressions import check_expression
 
 import stator
 
@@ -96,28 +97,9 @@ LOCAL.missing
 """.strip().splitlines()
 
 
-def shown(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.tolist()
-    if isinstance(value, (list, tuple)):
-        return [type(value), *map(shown, value)]
-    return repr(value)
-
-
-def outcome(program: Any) -> Any:
-    try:
-        return shown(program(torch.arange(3.0)))
-    except stator.Unsupported:
-        raise
-    except Exception as error:
-        return type(error), str(error)
-
-
 @pytest.mark.parametrize("text", EXPRESSIONS)
 def test_an_expression(text: str) -> None:
-    program = eval(f"lambda x: (x * 2, {text})", globals())
-    compiled = stator.compile(program, backend="eager", fullgraph=True)
-    assert outcome(compiled) == outcome(compiled) == outcome(program)
+    check_expression(text, globals())
 
 
 def test_a_getter_with_keywords_from_outside_breaks() -> None:

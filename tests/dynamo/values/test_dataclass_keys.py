@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.dynamo.expressions import check_expression
 
 import stator
 
@@ -54,20 +55,9 @@ dict.fromkeys([Size(1), Size(2), Size(1)], 0)
 """.strip().splitlines()
 
 
-def outcome(program: Any) -> Any:
-    try:
-        return repr(program(X))
-    except stator.Unsupported:
-        raise
-    except Exception as error:
-        return type(error), str(error)
-
-
 @pytest.mark.parametrize("text", EXPRESSIONS)
 def test_an_expression(text: str) -> None:
-    program = eval(f"lambda x: (x * 2, {text})", globals())
-    compiled = stator.compile(program, backend="eager", fullgraph=True)
-    assert outcome(compiled) == outcome(compiled) == outcome(program)
+    check_expression(text, globals())
 
 
 def test_the_key_of_each_call() -> None:
