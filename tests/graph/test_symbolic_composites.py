@@ -126,6 +126,12 @@ def frequencies(x, y):
     )
 
 
+def histograms(x, y):
+    n, values = x.shape[0], x.detach()
+    counted = torch.histc(values, n, -1, 1), values.histc(bins=n // 2 + 1, min=-2), torch.histc(values[:, 0], 3 * n)
+    return *counted, x * counted[0].sum() + y
+
+
 def variations(x, y):
     one, without = torch.cov(x[:, 0]), torch.cov(x, correction=0)
     return torch.cov(x), x.t().cov(), one, without, torch.corrcoef(x.t()), x[:, 1].corrcoef()
@@ -146,6 +152,7 @@ def slopes(x, y):
 
 
 PROGRAMS = [
+    histograms,
     variations,
     tuples_of_elements,
     powers,

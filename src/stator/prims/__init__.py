@@ -2,7 +2,16 @@
 
 from . import decompositions, levels, shape_rules
 from .extend import decomposition, lowering, operator, shape_rule
-from .operators import attention_gradients, checks, ctc_loss, mask_indices, pooling_places, random, recurrent_layer
+from .operators import (
+    attention_gradients,
+    checks,
+    ctc_loss,
+    histogram,
+    mask_indices,
+    pooling_places,
+    random,
+    recurrent_layer,
+)
 from .query import is_lowered, lookup, operators
 from .record import OpRecord, TensorMeta
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.differential import Counts
+from tests.differential import EXACT, Counts, assert_same
 from torch import fx
 
 import stator
@@ -99,7 +99,9 @@ def rounded_numbers(x):
 
 def functions_of_numbers(x):
     n = x.shape[0]
-    return x * math.sqrt(n), math.log(n), max(n, 3.5), math.isqrt(n), n >> 1, x + math.log2(x.numel())
+    found = x * math.sqrt(n), math.log(n), max(n, 3.5), math.isqrt(n), n >> 1, x + math.log2(x.numel())
+    next_power = 1 << (n - 1).bit_length()
+    return *found, x + next_power, n.bit_count(), int.bit_length(n), (n / 2).is_integer()
 
 
 def members(x):
@@ -181,6 +183,37 @@ def test_a_smaller_last_batch_is_served_by_the_second_version():
     batches = [(8, 16), (8, 20), (8, 12), (3, 9)]  # (rows, columns): only the columns differ in the second call
     graphs = compilations(loss, [(torch.randn(batch), torch.randn(batch[0])) for batch in batches])
     assert len(graphs.made) == 2
+
+
+def offsets_of_views(x):
+    inner = x[1:, 2:]
+    return x + x.storage_offset(), inner.storage_offset(), (x * 2)[1:].storage_offset(), x.t().storage_offset()
+
+
+def read_before_another_layout(x):
+    start = x.storage_offset()
+    x.as_strided_((2, 2), (4, 1), 1)
+    return x + 1, start
+
+
+def read_before_other_data(x):
+    start = x.storage_offset()
+    x.data = torch.ones(9, 4)[2:]
+    return x + start, start
+
+
+@pytest.mark.parametrize(
+    ("program", "versions"), [(offsets_of_views, 2), (read_before_another_layout, None), (read_before_other_data, None)]
+)
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_where_a_tensor_begins_is_a_number_of_each_call(program, versions, backend):
+    compiled, counts = stator.compile(program, backend=backend), Counts()
+    for start in (0, 3, 300, 5, 2):
+        found, expected = (
+            function(torch.arange(1400.0).view(350, 4)[start : start + 6]) for function in (compiled, program)
+        )
+        assert_same(found, expected, EXACT)
+    assert versions is None or counts.compilations == versions
 
 
 def test_only_the_changed_dimension_is_a_symbol():

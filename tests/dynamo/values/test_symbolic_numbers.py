@@ -42,6 +42,7 @@ OF_ONE: dict[str, Callable[[Any], Any]] = {
     "a branch": lambda v: 1 if v > 1 else 2,
     "a choice": lambda v: v if v >= 1 else 1.0,
     "a chain": lambda v: 0 < v <= 2,
+    "methods": lambda v: (v.bit_length(), v.bit_count()) if isinstance(v, int) else v.is_integer(),
     "nested": lambda v: int(math.floor(v * 0.5) + round(v) - v // 1),
 }
 

@@ -27,6 +27,14 @@ def contents_source(source: Source) -> Source:
     return CallSource(contents, (source,))
 
 
+def memory_offset(tensor: Any) -> int:
+    return tensor.storage_offset()  # type: ignore[no-any-return]
+
+
+def is_memory_offset(source: Source) -> bool:
+    return type(source) is CallSource and source.function is memory_offset
+
+
 def is_on_contents(source: Source) -> bool:
     """Whether a source is what a tensor's contents tell."""
     return type(source) is CallSource and (source.function is contents or type(source.function) is DataFact)
@@ -123,7 +131,7 @@ def _is_on_number(guard: Guard) -> bool:
         return True
     if type(guard.expected) not in (int, float):
         return False
-    return type(_place(guard.source)) is not CallSource
+    return type(_place(guard.source)) is not CallSource or is_memory_offset(guard.source)
 
 
 def _place(source: Source) -> Source:

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from stator.base import counters, logs
 from stator.base.errors import Unsupported
+from stator.dynamo.cache.dynamic_sources import is_memory_offset
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, SizeSource, Source, StrideSource
 from stator.dynamo.host.numpy_boundary import plain_converter
@@ -398,6 +399,9 @@ class NumberNodes:
     def is_changed(self, source: Source) -> bool:
         """Whether captured code gave a tensor another layout, so that the source of a number that is computed from its
         sizes gives the number of the call only ahead of the graph."""
+        if is_memory_offset(source):
+            inputs = (one for one in self.recorder.input_values if one.source == source.args[0])  # type: ignore[attr-defined]
+            return any(one.fake.storage_offset() != one.obj.storage_offset() for one in inputs)
         if isinstance(source, CallSource):
             return any(map(self.is_changed, source.args))
         if not isinstance(source, (SizeSource, StrideSource)):

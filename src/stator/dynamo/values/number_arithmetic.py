@@ -70,6 +70,7 @@ _PURE: dict[Callable[..., Any], bool] = {
     **dict.fromkeys((math.gcd, math.lcm, math.isqrt, math.comb), False),
     **dict.fromkeys((math.sqrt, math.exp, math.log, math.log2, math.log10, math.pow), False),
     **dict.fromkeys((math.sin, math.cos, math.tanh), False),
+    **dict.fromkeys((int.bit_length, int.bit_count, float.is_integer), True),
     **dict.fromkeys((math.floor, math.ceil, math.trunc, math.isnan, math.isinf, math.isfinite, math.fabs), False),
 }
 _ROUNDINGS: dict[Any, str] = {int: "trunc", math.trunc: "trunc", math.floor: "floor", math.ceil: "ceil", round: "round"}

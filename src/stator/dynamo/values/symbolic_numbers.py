@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import enum
 import operator
+from types import BuiltinMethodType
 from typing import Any, Protocol, TypeGuard
 
 import torch
@@ -17,7 +18,7 @@ from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ConstantSource, Source
 from stator.dynamo.host.naming import safe_repr
 from stator.dynamo.host.numpy_boundary import is_numpy_number
-from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Recipe
+from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, GetAttr, Recipe
 from stator.shapes.conditions import Condition, compare, truth_of
 from stator.shapes.environment import Environment
 from stator.shapes.expr import Expr, Symbol
@@ -142,7 +143,12 @@ class SymbolicNumber(Value):
     def get_attr(self, context: CaptureContext, name: str) -> Value:
         if not hasattr(self.kind, name):  # an AttributeError, whatever the value
             return ConstantValue(self.kind()).get_attr(context, name)
+        if name in _PURE_METHODS:
+            return _NumberMethod(self, name)
         return self._as_constant(context, f"and its attribute {name!r}").get_attr(context, name)
+
+    def call_method(self, context: CaptureContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self._as_constant(context, f"and its method {name!r}").call_method(context, name, args, kwargs)
 
     def _as_constant(self, context: CaptureContext, what: str) -> ConstantValue:
         if not self.is_constant():
@@ -168,6 +174,25 @@ class SymbolicNumber(Value):
         if made is not None:
             return made
         return CallRecipe(ConstantRecipe(torch.Tensor.item), [reconstructor.recipe(self.symbols.tensor(self))])
+
+
+class _NumberMethod(Value):
+    """A method of a number that is a pure function."""
+
+    __slots__ = ("name", "owner")
+
+    def __init__(self, owner: SymbolicNumber, name: str) -> None:
+        super().__init__(None)
+        self.owner, self.name = owner, name
+
+    def python_type(self, context: CaptureContext) -> type:
+        return BuiltinMethodType
+
+    def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return context.call(context.known(getattr(self.owner.kind, self.name)), [self.owner, *args], kwargs)
+
+    def recipe(self, reconstructor: Reconstructor) -> Recipe:
+        return GetAttr(reconstructor.recipe(self.owner), self.name)
 
 
 def _is_float(expression: Any) -> bool:
@@ -252,4 +277,5 @@ def looked_up(context: CaptureContext, container: Value, number: SymbolicNumber)
 
 # lookups in these tables have no effects
 _TABLES = (list, tuple, dict, collections.Counter, collections.OrderedDict)
+_PURE_METHODS = frozenset({"bit_length", "bit_count", "is_integer"})  # number_arithmetic.py makes expressions of them
 _PLAIN_CONTAINS = tuple(kind.__contains__ for kind in (dict, set, frozenset, list, tuple))

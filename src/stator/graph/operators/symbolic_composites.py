@@ -17,6 +17,7 @@ from stator.graph.ir.size_bindings import is_symbolic
 from stator.prims.decompositions import creation, linear_algebra
 from stator.prims.layout import broadcast_shapes
 from stator.prims.operators.checks import check
+from stator.prims.operators.histogram import histc
 from stator.prims.shape_rules.creation import lower_triangle
 
 from .data_dependent_functions import decomposed, stand_ins
@@ -262,6 +263,13 @@ def _gradient(input: torch.Tensor, *, spacing: Any = None, dim: Any = None, edge
         ends = (differences.narrow(one, at, 1) / step for at in (0, length - 2))
         found.append(torch.cat([next(ends), inside, next(ends)], one))
     return tuple(found)
+
+
+@stand_ins.register(torch.histc, "histc")
+def _histc(input: torch.Tensor, bins: Any = 100, min: Any = 0, max: Any = 0, **options: Any) -> torch.Tensor:
+    if not is_symbolic(bins) or options:
+        return torch.histc(input, bins, min, max, **options)
+    return histc(input.detach(), bins, min, max)  # type: ignore[no-any-return]
 
 
 @stand_ins.register(torch.fft.fftfreq)

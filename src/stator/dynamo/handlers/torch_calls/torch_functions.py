@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from stator.dynamo.cache.dynamic_sources import memory_offset
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ConstantSource, ReadSource
 from stator.dynamo.host.torch_overrides import TORCH_BUILTINS
@@ -375,11 +376,25 @@ def _new(context: CaptureContext, tensor: Value, *args: Value, **kwargs: Value) 
 
 @tensor_methods.register("storage_offset")
 def _storage_offset(context: CaptureContext, tensor: TensorValue) -> Value:
-    """Known for memory that the captured code made. Guards do not cover an input's offset."""
+    """Known for memory that the captured code made. An input's is a number of the input, and a view of one input counts
+    from there, unless captured code gave the input another layout."""
     memory, given = storages_of(tensor.fake), context.recorder.by_fake.values()
-    if any(one.obj is not None and not set(memory).isdisjoint(storages_of(one.fake)) for one in given):
+    inputs = [one for one in given if one.obj is not None and not set(memory).isdisjoint(storages_of(one.fake))]
+    offset = tensor.fake.storage_offset()
+    if not inputs:
+        return context.wrap_result(offset, "the result of Tensor.storage_offset")
+    first = tensor if tensor.obj is not None else inputs[0]
+    at_entry = first.obj.storage_offset()  # type: ignore[union-attr]
+    moved = first.node_before is not None or first.fake.storage_offset() != at_entry
+    if moved or (first is not tensor and len(inputs) > 1):
         raise unsupported("tensor-method", f"Tensor.storage_offset() on {tensor.describe(context)}")
-    return context.wrap_result(tensor.fake.storage_offset(), "the result of Tensor.storage_offset")
+    own = context.wrap(at_entry, CallSource(memory_offset, (first.source,)))  # type: ignore[arg-type]
+    if isinstance(own, SourcedConstant):  # the offset of the entry, even if captured code moves the tensor later
+        own = ConstantValue(own.value)
+    if first is tensor:
+        return own
+    beyond = context.wrap_result(offset - at_entry, "an offset in a tensor")
+    return context.call(context.known(operator.add), [own, beyond], {})
 
 
 # ---- global state ----
