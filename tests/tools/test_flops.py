@@ -101,6 +101,32 @@ def test_operators_and_modules_agree(size: int, backward: bool) -> None:
     agree(Attention(), ("batch", "seq", 16), {"batch": 3, "seq": size}, backward)
 
 
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16))
+def test_fused_layers_agree(dtype: torch.dtype) -> None:
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dtype=dtype)
+    attention, spec = layer.self_attn, TensorSpec(("batch", "seq", 16), dtype)
+    for model in (layer, torch.nn.TransformerEncoder(layer, 2), lambda x: attention(x, x, x)[0]):
+        for training in (True, False):
+            layer.train(training)
+            if isinstance(model, torch.nn.Module):
+                model.train(training)
+            found = stator.flops(model, spec)
+            for batch, seq in ((1, 1), (3, 5), (2, 64)):
+                x = torch.ones(batch, seq, 16, dtype=dtype)
+                assert found.at(batch=batch, seq=seq) == counted(model, (x,), {}, False).get_total_flops()
+            assert training or "no formula" in str(found)
+
+
+@pytest.mark.parametrize("backward", (False, True), ids=("forward", "backward"))
+def test_grids_of_positions_agree(backward: bool) -> None:
+    matrices = torch.ones(2, 2, 3, requires_grad=True)
+
+    def program(x):
+        return F.grid_sample(x, F.affine_grid(matrices, list(x.shape), align_corners=False), align_corners=False)
+
+    agree(program, (2, 3, "height", "width"), {"height": 5, "width": 7}, backward)
+
+
 def test_functions_are_counted() -> None:
     weight = torch.ones(4, 6)
     agree(lambda x: torch.einsum("bi,ij->bj", x, weight), ("batch", 4), {"batch": 5}, False)

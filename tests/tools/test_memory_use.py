@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import stator
 from stator import TensorSpec
+from stator.tools.step_memory import _allocations, _highest
 
 
 class Measuring(TorchDispatchMode):
@@ -197,6 +198,33 @@ def test_recurrent_cells_agree_with_eager(cell: Any, backward: bool) -> None:
     found = stator.memory(module, TensorSpec(("batch", 8)), backward=backward)
     for batch in (2, 5, 40):
         assert found.at(batch=batch).peak == measured(module, (torch.randn(batch, 8),), {}, backward), str(found)
+
+
+def measured_by_allocator(function: Callable[..., Any], *args: Any) -> int:
+    """The peak, memory inside of kernels included."""
+    with torch.no_grad(), _allocations() as changes:
+        function(*args)
+    return _highest(changes)
+
+
+@pytest.mark.parametrize("masks", list(itertools.product((False, True), repeat=2)))
+@pytest.mark.parametrize("norm_first", (False, True))
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float64))
+def test_fused_layers_agree_with_the_allocator(dtype: torch.dtype, norm_first: bool, masks: Any) -> None:
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 48, batch_first=True, norm_first=norm_first, dtype=dtype).eval()
+    layers = torch.nn.TransformerEncoder(layer, 2, norm=torch.nn.LayerNorm(16, dtype=dtype), enable_nested_tensor=False)
+
+    def attention(x, mask, padding):
+        return layer.self_attn(x, x, x, padding, attn_mask=mask, average_attn_weights=norm_first)
+
+    shapes = [("seq", "seq") if masks[0] else None, ("batch", "seq") if masks[1] else None]
+    specs = [None if shape is None else TensorSpec(shape, torch.bool) for shape in shapes]
+    for model in (layer, layers.eval(), attention):
+        found = stator.memory(model, TensorSpec(("batch", "seq", 16), dtype), *specs)
+        for batch, seq in ((3, 5), (1, 7), (8, 1), (2, 64), (1, 200)):
+            given = [torch.zeros(seq, seq).bool() if masks[0] else None, torch.zeros(batch, seq).bool()]
+            args = torch.ones(batch, seq, 16, dtype=dtype), given[0], given[1] if masks[1] else None
+            assert found.at(batch=batch, seq=seq).peak == measured_by_allocator(model, *args), str(found)
 
 
 def test_the_report_names_layers_that_only_sizes_tell() -> None:

@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch.nn.functional as F
 from torch._ops import OpOverload
 
 from stator.shapes.conditions import text_of
 from stator.shapes.expr import as_expr
 from stator.shapes.sym_node import to_expression
 
+from .fused_attention import ALLOCATIONS, choose_as_eager
 from .recurrent_flops import FORMULAS
 from .symbolic.gradients import ForwardOrigins, run_backward
 from .symbolic.pieces import Pieces, conditions_of, evaluated
@@ -26,6 +28,7 @@ from .symbolic.solver import to_sympy
 
 # Kernels that multiply matrices inside, but for which torch's table may have no formula. So do recurrent layers.
 _ATTENTION = "scaled_dot_product"
+_KERNELS = (F.affine_grid,)  # single kernels in eager, of which torch's counter sees no part
 
 
 @dataclass(slots=True)
@@ -141,6 +144,7 @@ class _Counting:
 
     def __call__(self, args: Any, kwargs: Any) -> tuple[_Counts, Any]:
         self.mode.observe = self.count
+        choose_as_eager(self.program.modules)
         try:
             result = self.program.target(*args, **kwargs)
             if self.backward:
@@ -153,8 +157,8 @@ class _Counting:
         module = self.modules.of_this_operator()
         name = str(func.overloadpacket)
         found = self._operations(func, args, kwargs, result)
-        if found is None:
-            if _ATTENTION in name or func.overloadpacket in FORMULAS:
+        if found is None or self.mode.calling in _KERNELS:
+            if _ATTENTION in name or func in ALLOCATIONS or func.overloadpacket in FORMULAS:
                 self.counts.uncounted[name] += 1
             return
         count = to_expression(found)

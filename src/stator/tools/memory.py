@@ -23,6 +23,7 @@ from stator.shapes.expr import as_expr
 from stator.shapes.extrema import Max
 
 from .eager_storage import layout_bytes, storage_bytes
+from .fused_attention import ALLOCATIONS, choose_as_eager
 from .symbolic.gradients import ForwardOrigins, run_backward
 from .symbolic.pieces import Pieces, conditions_of, evaluated
 from .symbolic.places import current_module, current_place
@@ -225,7 +226,8 @@ class _Following:
         inputs = {id(one.fake_storage): one.fake_storage for one in _fakes((args, kwargs))}
         self.given.update(inputs)
         self.usage.inputs = sum((layout_bytes(one.meta) for one in inputs.values()), start=as_expr(0))
-        self.mode.observe = self.follow
+        self.mode.observe, self.mode.inside = self.follow, ALLOCATIONS
+        choose_as_eager(self.program.modules)
         try:
             result = self.program.target(*args, **kwargs)
             gradients = run_backward(self.mode, self.program, (args, kwargs), result) if self.backward else ()

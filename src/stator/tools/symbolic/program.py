@@ -122,7 +122,8 @@ class _SymbolicEnvironment(Environment):
 
 class SymbolicMode(FakeMode):
     """A mode whose sizes are symbols of one environment. `observe` is called after each operator on fake tensors with
-    (operator, args, kwargs, result).
+    (operator, args, kwargs, result). `inside`: functions of operators that allocate what a kernel does, by kernel.
+    `calling`: the torch function that runs.
 
     A truth that depends on data is a symbol between 0 and 1, with its value in `values`, or else 0. Recurrent layers
     are one operator at any length, so that the program has no further ways through it.
@@ -137,11 +138,19 @@ class SymbolicMode(FakeMode):
         self.values = values
         self.truths: dict[Symbol, UserPlace | None] = {}
         self._from_before: set[int] = set()
+        self.inside: Mapping[OpOverload, Callable[..., Any]] = {}
+        self.calling: Any = None
         self.observe: Callable[[OpOverload, tuple[Any, ...], dict[str, Any], Any], None] | None = None
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        inside = self.inside.get(func)
+        if inside is not None:
+            with self:
+                result = inside(*args, **(kwargs or {}))
+            if result is not NotImplemented:
+                return result
         result = super().__torch_dispatch__(func, types, args, kwargs)
         if self.observe is not None and result is not NotImplemented:
             self.observe(func, args, kwargs or {}, result)
@@ -178,16 +187,20 @@ class SymbolicMode(FakeMode):
 class _TorchCalls(TorchFunctionMode):
     """Runs replacements of functions that read data, and remembers the outermost call that failed."""
 
-    def __init__(self) -> None:
+    def __init__(self, mode: SymbolicMode) -> None:
         super().__init__()
+        self.mode = mode
         self.failed: CallOfTorch | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.mode.calling = func
         try:
             return (stand_in_for(func) or func)(*args, **(kwargs or {}))
         except Exception:
             self.failed = CallOfTorch.of(func, args, kwargs or {})
             raise
+        finally:
+            self.mode.calling = None
 
 
 class Program:
@@ -217,7 +230,8 @@ class Program:
         fixed: bool = False,
     ) -> Run:
         """Run once with these example values; fixed: with numbers in place of symbols. gradients: under autograd."""
-        mode, calls = SymbolicMode(values), _TorchCalls()
+        mode = SymbolicMode(values)
+        calls = _TorchCalls(mode)
         run = Run(mode.environment, dict(values))
         with ExitStack() as stack:
             stack.enter_context(_attributes_kept(self.modules))
