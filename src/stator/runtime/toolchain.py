@@ -131,6 +131,19 @@ def cpu_model() -> str:
     return "/".join(map(_cpu_entry, ("vendor_id", "cpu family", "model", "model name", "stepping", "cache size")))
 
 
+@functools.cache
+def second_level_cache() -> int:
+    """Return the bytes of a core's second-level cache; 1 MB if the kernel does not report them."""
+    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            level, size = ((folder / name).read_text().strip() for name in ("level", "size"))
+        except OSError:
+            continue
+        if level == "2" and re.fullmatch(r"\d+K", size):
+            return int(size[:-1]) << 10
+    return 1 << 20
+
+
 def _cpu_entry(*names: str) -> str:
     try:
         with open("/proc/cpuinfo") as file:

@@ -139,7 +139,7 @@ FITTING: dict[str, tuple[int, int, int, tuple[int, int]]] = {
 
 @pytest.mark.parametrize(("rows", "columns", "apart", "tile"), FITTING.values(), ids=FITTING)
 def test_tiles_that_fit(rows: int, columns: int, apart: int, tile: tuple[int, int]) -> None:
-    found = direct_convolution._tile(direct_convolution._TILES[16], rows, columns, 576, apart)
+    found = direct_convolution._tile(direct_convolution._TILES[16], rows, columns, 576, apart, rows)
     assert found == ConvolutionTile(*tile)
 
 

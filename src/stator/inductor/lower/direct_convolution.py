@@ -31,9 +31,11 @@ Tiles = tuple[tuple[int, int, float], ...]
 # with few vectors have more loads, and depthwise kernels more addresses. In dense ones of 7 x 4, one sum of 28 has no
 # register.
 _TILES = {
-    16: ((6, 4, 1.0), (7, 4, 0.97), (7, 3, 1.0), (8, 3, 1.0), (9, 3, 1.0), (10, 2, 0.95), (14, 2, 0.96), (8, 1, 0.75))
+    16: ((6, 4, 1.0), (7, 4, 0.97), (7, 3, 1.0), (8, 3, 1.0), (9, 3, 1.0), (10, 2, 0.95), (14, 2, 0.96), (8, 1, 0.75)),
 }
-_DEPTHWISE_TILES = {16: ((6, 4, 1.0), (7, 3, 0.9), (7, 2, 0.8), (8, 1, 0.55))}
+_DEPTHWISE_TILES = {
+    16: ((6, 4, 1.0), (7, 3, 0.97), (7, 2, 0.88), (8, 1, 0.65)),
+}
 
 # Positions so many elements apart share one set of the nearest cache, which has room for 8 or 12 of them
 _ONE_SET, _ROOM = 1024, 10
@@ -74,7 +76,7 @@ def products_in_tiles(a: Tensor, weight: torch.Tensor, bias: Tensor | None) -> l
     plain = bias is None or (bias.shape == (columns,) and bias.dtype is a.dtype)
     if not plain or {a.dtype, weight.dtype} != {torch.float32} or a.device.type != "cpu" or not isinstance(rows, int):
         return []
-    tile = _tile(_TILES.get(float_lanes(), ()), rows, columns, inner, inner) if rows >= _SOME_ROWS else None
+    tile = _tile(_TILES.get(float_lanes(), ()), rows, columns, inner, inner, rows) if rows >= _SOME_ROWS else None
     if tile is None or inner == 0:
         return []
     size, one, none = (1, rows), (1, 1), (0, 0)
@@ -85,7 +87,8 @@ def _of_each_width(found: DirectConvolution) -> list[DirectConvolution]:
     """The convolution in the best tile of each width, the best of all first."""
     tiles = (_DEPTHWISE_TILES if found.depthwise else _TILES)[float_lanes()]
     best: dict[int, ConvolutionTile] = {}
-    for tile in _tiles(tiles, found.rows, found.out_channels, found.depth, found.pixel * found.stride[1]):
+    line = found.out_size[1] if found.depthwise else found.rows
+    for tile in _tiles(tiles, found.rows, found.out_channels, found.depth, found.pixel * found.stride[1], line):
         best.setdefault(tile.columns, tile)
     return [replace(found, tile=tile) for tile in best.values()]
 
@@ -151,7 +154,7 @@ def described(x: Tensor, weight: Tensor, meta: TensorMeta, rest: Sequence[Any]) 
     depth = numel(weight.shape[2:]) * (1 if depthwise else each)
     tiles = (_DEPTHWISE_TILES if depthwise else _TILES).get(float_lanes(), ())
     rows, apart = meta.shape[0] * meta.shape[2] * meta.shape[3], each * groups * stride[1]
-    tile = _tile(tiles, rows, out // shared, depth, apart)
+    tile = _tile(tiles, rows, out // shared, depth, apart, meta.shape[3] if depthwise else rows)
     if tile is None:
         return None
     return DirectConvolution(
@@ -213,23 +216,24 @@ def _some_images(found: DirectConvolution, work: int) -> DirectConvolution:
     return replace(found, images=images, size=(kept, found.size[1]), out_size=(down, found.out_size[1]))
 
 
-def _tile(tiles: Tiles, rows: int, columns: int, depth: int, apart: int) -> ConvolutionTile | None:
+def _tile(tiles: Tiles, rows: int, columns: int, depth: int, apart: int, line: int) -> ConvolutionTile | None:
     """The best tile; None if there is none for so few channels."""
-    return next(iter(_tiles(tiles, rows, columns, depth, apart)), None)
+    return next(iter(_tiles(tiles, rows, columns, depth, apart, line)), None)
 
 
-def _tiles(tiles: Tiles, rows: int, columns: int, depth: int, apart: int) -> list[ConvolutionTile]:
+def _tiles(tiles: Tiles, rows: int, columns: int, depth: int, apart: int, line: int) -> list[ConvolutionTile]:
     """The tiles, first the one that wastes the least time at the end of rows and columns, and whose weights fit into a
     cache.
 
-    apart: elements of the images from one position to the next.
+    apart: elements of the images from one position to the next. line: how many positions lie between two at which all
+    tiles end: all, or a row of the image.
     """
     times = {}
     for height, vectors, share in tiles:
         width = vectors * float_lanes()
         if width > columns or (height > _ROOM and apart % _ONE_SET == 0):
             continue
-        time = -(-rows // height) * height * -(-columns // width) * width / share
+        time = rows / line * -(-line // height) * height * -(-columns // width) * width / share
         times[ConvolutionTile(height, width)] = time * (_UNCACHED if 4 * depth * width > _CACHED_BLOCK else 1)
     return sorted(times, key=lambda tile: times[tile])
 

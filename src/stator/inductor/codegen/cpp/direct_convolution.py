@@ -15,20 +15,21 @@ from stator.inductor.codegen.kernel import Kernel, KernelValue, merge
 from stator.inductor.convolutions import DirectConvolution
 from stator.inductor.schedule.groups import SUMS, ConvolutionGroup, Group
 from stator.inductor.sizes import SizeKnowledge
-from stator.runtime.toolchain import float_lanes
+from stator.runtime.toolchain import float_lanes, second_level_cache
 
 from .emit import Emitter
 from .indices import CppIndexPrinter
 from .vectorize import LoopOrder
 
-# Bytes of images that tiles of all channels read before the next images come: where the kernel fits into the cache
-# beside them, and where one block of its channels does (1024 rows of a product then take 0.9 of the time). A cut reads
-# the kernel once more.
-_CACHED_IMAGES, _CACHED_BESIDE_BLOCK, _UNCUT_IMAGES = 1 << 17, 1 << 19, 3 << 19
+# Bytes of images that tiles of all channels read before the next images come, where the cache has room for one block of
+# channels of the kernel beside them (1024 rows of a product then take 0.9 of the time). A cut reads the kernel once
+# more.
+_CACHED_BESIDE_BLOCK, _UNCUT_IMAGES = 1 << 19, 3 << 19
 _CACHED_WEIGHT = 1 << 19
 # Bytes that stay in a core's cache from one kernel to the next. More are asked for before their use, which takes time:
 # 64 -> 256 channels at 56 x 56 take 0.75 of the time, but small networks with all of it 1.05
 _NEAR = 1 << 20
+_LINE = 16  # float32 that come into a cache at once
 # Taps that multiply so many channels take less time than finding where they are
 _FEW_CHANNELS = 8
 
@@ -70,7 +71,7 @@ def _sizes(c: DirectConvolution) -> dict[str, int]:
         "rows": c.rows,
         "chunk": _chunk(c),
         "far_images": int(c.taps == 1 and 4 * c.packed_elements <= _CACHED_WEIGHT and _image_bytes(c) > _NEAR),
-        "far_results": int(4 * c.rows * c.columns > _NEAR),
+        "far_results": int(4 * c.rows * c.columns > second_level_cache() // 4),
         "height": c.size[0],
         "across": c.size[1],
         "out_height": c.out_size[0],
@@ -98,12 +99,14 @@ def _image_bytes(c: DirectConvolution) -> int:
 
 
 def _chunk(c: DirectConvolution) -> int:
-    """The positions that tiles of all channels read before the next come. Chunks are about equal."""
-    cached = _CACHED_IMAGES if 4 * c.packed_elements <= _CACHED_WEIGHT else _CACHED_BESIDE_BLOCK
-    if cached == _CACHED_BESIDE_BLOCK and _image_bytes(c) <= _UNCUT_IMAGES:
-        return c.rows
+    """The positions that tiles of all channels read before the next come: where the kernel fits into the cache few, so
+    that results are written in order, else many, in chunks that are about equal."""
     height = c.tile.rows
-    tiles, most = -(-c.rows // height), max(1, cached * c.rows // _image_bytes(c) // height)
+    if 4 * c.packed_elements <= _CACHED_WEIGHT:
+        return min(max(2, c.tile.columns // _LINE) * height, c.rows)  # meanwhile the next block's weights come
+    if _image_bytes(c) <= _UNCUT_IMAGES:
+        return c.rows
+    tiles, most = -(-c.rows // height), max(1, _CACHED_BESIDE_BLOCK * c.rows // _image_bytes(c) // height)
     return min(-(-tiles // -(-tiles // most)) * height, c.rows)
 
 
@@ -134,7 +137,7 @@ class _FollowingLoops(Emitter):
                 if {row, column} <= index.symbols and not index.symbols & self.kernel.indirect.keys():
                     yield f"for (int64_t {row.name} = row; {row.name} < row + count; ++{row.name})"
                     ends = f"{column.name} < column + width"
-                    yield f"    for (int64_t {column.name} = column; {ends}; {column.name} += LANES)"
+                    yield f"    for (int64_t {column.name} = column; {ends}; {column.name} += {_LINE})"
                     yield f"        __builtin_prefetch({self.at(buffer, index)}, {written});"
 
     def load(self, value: KernelValue, vector: bool) -> str:
@@ -148,20 +151,80 @@ class _Convolution:
     def __init__(self, convolution: DirectConvolution) -> None:
         self.convolution = convolution
         tile = convolution.tile
-        self.few_channels = convolution.depthwise or convolution.in_channels <= _FEW_CHANNELS
+        self.few_channels = convolution.in_channels <= _FEW_CHANNELS
         self.positions, self.vectors = range(tile.rows), range(max(1, tile.columns // float_lanes()))
 
     def tiles(self, following: Callable[[], list[str]], prefetches: Iterator[str]) -> Iterator[str]:
-        """Each thread has as many tiles as the others: those of a chunk of positions and one block of channels, then of
-        the next block, then of the next chunk. While a tile multiplies, a part of what is `ahead` comes into the cache:
-        the images of the next tile if they are many and the weight is there already, or else the weight of the next
-        block."""
-        c, rows = self.convolution, self.convolution.tile.rows
-        yield f"constexpr int64_t width = {c.tile.columns}, part = {len(self.vectors)} * LANES;"
+        """Each thread has as many tiles as the others."""
+        yield f"constexpr int64_t width = {self.convolution.tile.columns}, part = {len(self.vectors)} * LANES;"
         yield 'static_assert(width % part == 0, "a tile is whole vectors");'
-        if not c.depthwise:
-            yield "const float *const zeros = weight + packed_elements;"
         yield "const int64_t items = groups * blocks, team = omp_get_num_threads(), own = omp_get_thread_num();"
+        if self.convolution.depthwise:
+            yield from self._depthwise(following)
+        else:
+            yield from self._dense(following, prefetches)
+
+    def _depthwise(self, following: Callable[[], list[str]]) -> Iterator[str]:
+        """Tiles of all channels of some neighbours in a row of the image, then of the next ones. The last neighbours of
+        a row begin within those before them."""
+        rows = self.convolution.tile.rows
+        yield f"const int64_t of_line = (out_across + {rows - 1}) / {rows}, all = rows / out_across * of_line * items;"
+        yield f"const int64_t count = out_across < {rows} ? out_across : {rows}, last = all * (own + 1) / team;"
+        yield "const int64_t hop = stride_across * pixel;"
+        yield "for (int64_t at = all * own / team; at < last;) {"
+        yield "    const int64_t place = at / items, line = place / of_line;"
+        yield f"    const int64_t before = place % of_line * {rows}, beyond = out_across - count;"
+        yield "    const int64_t x = before < beyond ? before : beyond, row = line * out_across + x;"
+        yield "    const int64_t top = line % out_height * stride_down - padding_above;"
+        yield "    const int64_t left = x * stride_across - padding_before;"
+        yield "    const int64_t corner = ((line / out_height * height + top) * across + left) * pixel;"
+        yield f"    const int64_t right = left + {rows - 1} * stride_across + (taps_across - 1) * dilation_across;"
+        yield "    const bool inside = left >= 0 && right < across;"
+        yield "    int64_t block = at % items;"
+        yield "    const int64_t end = items - block < last - at ? items : block + last - at;"
+        yield "    for (at += end - block; block < end; ++block) {"
+        yield "        const int64_t most = out_channels - width, column = block * width < most ? block * width : most;"
+        yield f"        alignas(64) float tile[{rows} * width];"
+        yield "        for (int64_t at = 0; at < width; at += part) {"
+        yield "            const float *w = weight + block * depth * width + at;"
+        yield from ("            " + text for text in self._zeros())
+        yield "            for (int64_t down = 0; down < taps_down; ++down) {"
+        yield "                const int64_t dy = down * dilation_down;"
+        yield "                if ((uint64_t)(top + dy) >= (uint64_t)height) {"
+        yield "                    w += taps_across * width;"
+        yield "                    continue;"
+        yield "                }"
+        yield "                const float *p0 = images + corner + column + dy * across * pixel + at;"
+        yield "                for (int64_t along = 0; along < taps_across; ++along) {"
+        yield from (f"                    const vf32 w{v} = load(w + {v} * LANES);" for v in self.vectors)
+        yield from (f"                    const float *const p{p} = p{p - 1} + hop;" for p in self.positions[1:])
+        products = [
+            " ".join(f"a{p}_{v} = op_fma(load(p{p} + {v} * LANES), w{v}, a{p}_{v});" for v in self.vectors)
+            for p in self.positions
+        ]
+        yield "                    if (inside) {"
+        yield from (f"                        {text}" for text in products)
+        yield "                    } else {"
+        yield "                        const int64_t dx = left + along * dilation_across;"
+        for p, text in enumerate(products):
+            yield f"                        if ((uint64_t)(dx + {p} * stride_across) < (uint64_t)across) {{ {text} }}"
+        yield "                    }"
+        yield "                    p0 += dilation_across * pixel;"
+        yield "                    w += width;"
+        yield "                }"
+        yield "            }"
+        yield from ("            " + text for text in self._stores())
+        yield "        }"
+        yield from ("        " + text for text in following())
+        yield "    }"
+        yield "}"
+
+    def _dense(self, following: Callable[[], list[str]], prefetches: Iterator[str]) -> Iterator[str]:
+        """Tiles of a chunk of positions and one block of channels, then of the next block, then of the next chunk.
+        While a tile multiplies, a part of what is `ahead` comes into the cache: the images of the next tile if they are
+        many and the weight is there already, or else the weight of the next block."""
+        rows = self.convolution.tile.rows
+        yield "const float *const zeros = weight + packed_elements;"
         yield f"const int64_t down_all = (rows + {rows - 1}) / {rows}, down_chunk = (chunk + {rows - 1}) / {rows};"
         yield "const int64_t last = down_all * items * (own + 1) / team;"
         yield "for (int64_t at = down_all * items * own / team; at < last;) {"
@@ -175,13 +238,11 @@ class _Convolution:
         yield "    const int64_t group = item / blocks, block = item % blocks;"
         yield "    const int64_t start = block * width < out_channels - width ? block * width : out_channels - width;"
         yield "    const int64_t column = group * out_channels + start;"
-        first = "start" if c.depthwise else "group * channels"
-        yield f"    const float *from = images + {first};"
+        yield "    const float *from = images + group * channels;"
         yield "    const float *const block_weight = weight + (group * blocks + block) * depth * width;"
-        if not c.depthwise:
-            yield f"    const int64_t of_tile = {4 * rows} * stride_across * pixel / depth;"
-            yield "    const int64_t share = far_images ? of_tile : width * 4 / tiles;"
-            yield "    const char *ahead = (const char *)(weight + (item + 1) % items * depth * width);"
+        yield f"    const int64_t of_tile = {4 * rows} * stride_across * pixel / depth;"
+        yield "    const int64_t share = far_images ? of_tile : width * 4 / tiles;"
+        yield "    const char *ahead = (const char *)(weight + (item + 1) % items * depth * width);"
         yield "    int64_t x = begin % out_across, y = begin / out_across % out_height;"
         yield "    int64_t image = begin / (out_across * out_height);"
         if self.few_channels:
@@ -190,18 +251,26 @@ class _Convolution:
         yield f"        const int64_t count = end - row < {rows} ? end - row : {rows};"
         yield f"        alignas(64) float tile[{rows} * width];"
         yield from ("        " + text for text in self._positions())
-        if not c.depthwise:
-            position = "(image * height + y * stride_down) * across + x * stride_across"
-            yield f"        if (far_images) ahead = (const char *)(from + ({position}) * pixel);"
-            yield "        if (far_results) {"
-            yield from ("            " + text for text in prefetches)
-            yield "        }"
+        position = "(image * height + y * stride_down) * across + x * stride_across"
+        yield f"        if (far_images) ahead = (const char *)(from + ({position}) * pixel);"
+        yield "        if (far_results) {"
+        yield from ("            " + text for text in prefetches)
+        yield "        }"
         yield "        for (int64_t at = 0; at < width; at += part) {"
         yield from ("            " + text for text in self._sums())
         yield "        }"
         yield from ("    " + text for text in following())
         yield "    }"
         yield "}"
+
+    def _zeros(self) -> Iterator[str]:
+        for p in self.positions:
+            yield f"vf32 {', '.join(f'a{p}_{v} = {{}}' for v in self.vectors)};"
+
+    def _stores(self) -> Iterator[str]:
+        for p in self.positions:
+            for v in self.vectors:
+                yield f"store(tile + {p} * width + at + {v} * LANES, a{p}_{v});"
 
     def _positions(self) -> Iterator[str]:
         """Where the first tap of each position lies: its row, its column, its address."""
@@ -221,8 +290,7 @@ class _Convolution:
     def _sums(self) -> Iterator[str]:
         """The sums of a tile. Where a tap meets few channels, the addresses of all positions take longer than the
         products; neighbours in a row have equal distances."""
-        for p in self.positions:
-            yield f"vf32 {', '.join(f'a{p}_{v} = {{}}' for v in self.vectors)};"
+        yield from self._zeros()
         yield "const float *w = block_weight + at;"
         yield "for (int64_t down = 0; down < taps_down; ++down) {"
         yield "    for (int64_t along = 0; along < taps_across; ++along) {"
@@ -239,25 +307,14 @@ class _Convolution:
             yield "        }"
         for p in self.positions:
             inside = f"((uint64_t)(top{p} + dy) < (uint64_t)height) & ((uint64_t)(left{p} + dx) < (uint64_t)across)"
-            outside = "nullptr" if self.convolution.depthwise else "zeros"
-            yield f"        const float *const p{p} = {inside} ? first{p} + step : {outside};"
-        yield from ("        " + text for text in self._products(checked=True))
+            yield f"        const float *const p{p} = {inside} ? first{p} + step : zeros;"
+        yield from ("        " + text for text in self._products())
         yield "    }"
         yield "}"
-        for p in self.positions:
-            for v in self.vectors:
-                yield f"store(tile + {p} * width + at + {v} * LANES, a{p}_{v});"
+        yield from self._stores()
 
-    def _products(self, checked: bool = False) -> Iterator[str]:
-        """The products of one tap, for positions that begin at p0, p1, ... checked: those outside have none. Of dense
-        kernels they read zeros."""
-        if self.convolution.depthwise:
-            yield from (f"const vf32 w{v} = load(w + {v} * LANES);" for v in self.vectors)
-            for p in self.positions:
-                texts = [f"a{p}_{v} = op_fma(load(p{p} + at + {v} * LANES), w{v}, a{p}_{v});" for v in self.vectors]
-                yield f"if (p{p}) {{ {' '.join(texts)} }}" if checked else " ".join(texts)
-            yield "w += width;"
-            return
+    def _products(self) -> Iterator[str]:
+        """The products of one tap, for positions that begin at p0, p1, ..."""
         yield "for (int64_t channel = 0; channel < channels; ++channel) {"
         yield from (f"    const vf32 w{v} = load(w + {v} * LANES);" for v in self.vectors)
         for p in self.positions:
