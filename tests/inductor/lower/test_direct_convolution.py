@@ -21,7 +21,10 @@ from stator.inductor.lower import direct_convolution
 from stator.runtime import packed_products
 from stator.runtime.toolchain import float_lanes
 
-pytestmark = pytest.mark.skipif(float_lanes() < 16, reason="convolutions are the library's on this processor")
+LANES = float_lanes()
+pytestmark = pytest.mark.skipif(
+    LANES not in direct_convolution._TILES, reason="convolutions are the library's on this processor"
+)
 
 
 def check(model: nn.Module, *inputs: torch.Tensor, kernels: int = 1) -> None:
@@ -118,12 +121,14 @@ def test_weights_that_are_packed_in_each_call(make: Callable[[], nn.Module], cha
 
 
 @pytest.mark.fixed_sizes
-@pytest.mark.parametrize("tile", [*direct_convolution._TILES[16], *direct_convolution._DEPTHWISE_TILES[16]])
+@pytest.mark.parametrize(
+    "tile", [*direct_convolution._TILES.get(LANES, ()), *direct_convolution._DEPTHWISE_TILES.get(LANES, ())]
+)
 @pytest.mark.parametrize("groups", [1, 72])
 @pytest.mark.parametrize("last", [1, 2, 5])
 def test_tiles(tile: tuple[int, int, float], groups: int, last: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_TILES", "_DEPTHWISE_TILES"):
-        monkeypatch.setattr(direct_convolution, name, {16: (tile,)})
+        monkeypatch.setattr(direct_convolution, name, {LANES: (tile,)})
     model = nn.Sequential(nn.Conv2d(72, 72, 3, padding=1, groups=groups), nn.Hardswish())
     check(model, torch.randn(1, 72, 10 + last, 9))
 
@@ -138,7 +143,10 @@ FITTING: dict[str, tuple[int, int, int, tuple[int, int]]] = {
 
 
 @pytest.mark.parametrize(("rows", "columns", "apart", "tile"), FITTING.values(), ids=FITTING)
-def test_tiles_that_fit(rows: int, columns: int, apart: int, tile: tuple[int, int]) -> None:
+def test_tiles_that_fit(
+    rows: int, columns: int, apart: int, tile: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct_convolution, "float_lanes", lambda: 16)
     found = direct_convolution._tile(direct_convolution._TILES[16], rows, columns, 576, apart, rows)
     assert found == ConvolutionTile(*tile)
 
@@ -251,8 +259,8 @@ def test_numbers_that_are_not_finite(groups: int) -> None:
 @pytest.mark.parametrize(
     ("convolution", "shape"),
     [
-        (nn.Conv2d(16, 8, 3), (1, 16, 8, 8)),
-        (nn.Conv2d(64, 64, 3, groups=8), (1, 64, 8, 8)),
+        (nn.Conv2d(16, LANES // 2, 3), (1, 16, 8, 8)),
+        (nn.Conv2d(64, 4 * LANES, 3, groups=8), (1, 64, 8, 8)),
         (nn.ConvTranspose2d(16, 32, 3), (1, 16, 8, 8)),
         (nn.Conv3d(16, 32, 3), (1, 16, 5, 8, 8)),
         (nn.Conv2d(16, 32, 3).double(), (1, 16, 8, 8)),
@@ -316,7 +324,7 @@ PRODUCTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
     "by rows": (Rows, (17, 40), 1),
     "residual": (Residual, (3, 11, 40), 2),
     "few rows": (lambda: nn.Linear(40, 96), (3, 40), 0),
-    "few columns": (lambda: nn.Linear(40, 15), (33, 40), 0),
+    "few columns": (lambda: nn.Linear(40, LANES - 1), (33, 40), 0),
     "softmax": (lambda: nn.Sequential(nn.Linear(40, 64), nn.Softmax(-1)), (20, 40), 1),
     "transposed rows": (lambda: nn.Sequential(nn.Unflatten(0, (4, 5)), nn.Linear(40, 64)), (20, 40), 1),
 }
@@ -351,7 +359,7 @@ class Layers(nn.Module):
 
 
 @pytest.mark.fixed_sizes  # kernels have a known number of rows
-@pytest.mark.parametrize("wanted", ["16", "32", "48", "64", "blas", "onednn", "mkl"])
+@pytest.mark.parametrize("wanted", [*(str(LANES * vectors) for vectors in range(1, 5)), "blas", "onednn", "mkl"])
 def test_max_autotune_times_tiles_beside_libraries(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each alternative runs, and the chosen one multiplies."""
     asked = []

@@ -32,9 +32,11 @@ Tiles = tuple[tuple[int, int, float], ...]
 # register.
 _TILES = {
     16: ((6, 4, 1.0), (7, 4, 0.97), (7, 3, 1.0), (8, 3, 1.0), (9, 3, 1.0), (10, 2, 0.95), (14, 2, 0.96), (8, 1, 0.75)),
+    8: ((6, 2, 1.0), (5, 2, 0.99), (7, 2, 0.92), (3, 4, 0.85), (4, 3, 0.72), (7, 1, 0.7)),
 }
 _DEPTHWISE_TILES = {
     16: ((6, 4, 1.0), (7, 3, 0.97), (7, 2, 0.88), (8, 1, 0.65)),
+    8: ((7, 2, 1.0), (4, 3, 1.0), (6, 2, 0.97), (7, 1, 0.75)),
 }
 
 # Positions so many elements apart share one set of the nearest cache, which has room for 8 or 12 of them
