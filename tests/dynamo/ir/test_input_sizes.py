@@ -101,7 +101,14 @@ def functions_of_numbers(x):
     n = x.shape[0]
     found = x * math.sqrt(n), math.log(n), max(n, 3.5), math.isqrt(n), n >> 1, x + math.log2(x.numel())
     next_power = 1 << (n - 1).bit_length()
-    return *found, x + next_power, n.bit_count(), int.bit_length(n), (n / 2).is_integer()
+    others = math.hypot(n, 3), math.atan2(1, n), math.fmod(n, 4), math.isclose(n, 70), math.perm(n, 2), pow(n, 3, 7)
+    return *found, *others, x + next_power, n.bit_count(), int.bit_length(n), (n / 2).is_integer()
+
+
+def lengths_of_ranges(x):
+    n = x.shape[0]
+    windows = len(range(0, n - 2, 3))
+    return x.new_zeros(windows, 2), len(range(n)), len(range(n, 0, -3)), len(range(n, 5)), x * len(range(2, n))
 
 
 def members(x):
@@ -119,7 +126,7 @@ def joined(x):
 
 
 def split(x):
-    return x.chunk(2, dim=1), x.unsqueeze(0).transpose(0, 1), torch.nn.functional.pad(x, (1, 1))
+    return x.chunk(2), x.chunk(2, dim=1), x.unsqueeze(0).transpose(0, 1), torch.nn.functional.pad(x, (1, 1))
 
 
 def attention(x):
@@ -151,6 +158,7 @@ USES = (
     shape_functions,
     rounded_numbers,
     functions_of_numbers,
+    lengths_of_ranges,
     members,
     maximum_pools,
     joined,

@@ -58,6 +58,7 @@ _ALIASES: dict[Any, Any] = {
     },
     **{operator.abs: abs, operator.truth: bool},
 }
+_NO_NUMBERS = ("dist", "frexp", "fsum", "modf", "prod", "sumprod")  # take iterables, or give two numbers
 # Pure functions of numbers. True: for numbers of one type, the result always has that type.
 _PURE: dict[Callable[..., Any], bool] = {
     **dict.fromkeys((operator.add, operator.sub, operator.mul), True),
@@ -67,11 +68,10 @@ _PURE: dict[Callable[..., Any], bool] = {
     ),
     **dict.fromkeys((operator.truediv, operator.floordiv, operator.mod), True),
     **dict.fromkeys((operator.pow, operator.lshift, operator.rshift, int, round, min, max), False),
-    **dict.fromkeys((math.gcd, math.lcm, math.isqrt, math.comb), False),
-    **dict.fromkeys((math.sqrt, math.exp, math.log, math.log2, math.log10, math.pow), False),
-    **dict.fromkeys((math.sin, math.cos, math.tanh), False),
     **dict.fromkeys((int.bit_length, int.bit_count, float.is_integer), True),
-    **dict.fromkeys((math.floor, math.ceil, math.trunc, math.isnan, math.isinf, math.isfinite, math.fabs), False),
+    **dict.fromkeys(
+        (pow, *(one for name, one in vars(math).items() if callable(one) and name not in _NO_NUMBERS)), False
+    ),
 }
 _ROUNDINGS: dict[Any, str] = {int: "trunc", math.trunc: "trunc", math.floor: "floor", math.ceil: "ceil", round: "round"}
 _DIVISIONS = frozenset((operator.floordiv, operator.mod, operator.truediv))  # raise where the divisor is zero
@@ -100,7 +100,7 @@ def computed(context: CaptureContext, function: Any, args: list[Value]) -> Value
     if not all(isinstance(arg, (ConstantValue, SymbolicNumber)) for arg in args):
         return None
     numbers: list[Any] = args
-    function = _ALIASES.get(function, function)
+    function = operator.pow if function is pow and len(args) == 2 else _ALIASES.get(function, function)
     if all(one.is_constant() for one in numbers):
         return _of_known(context, function, numbers)
     if not all(one.kind in NUMBERS if is_open(one) else type(one.constant()) in NUMBERS for one in numbers):

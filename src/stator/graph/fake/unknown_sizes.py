@@ -255,7 +255,8 @@ def _bincount(unknown: UnknownSizes, self: Any, weights: Any = None, minlength: 
     if type(minlength) not in (int, torch.SymInt) or len(self.shape) != 1:
         return NotImplemented
     dtype = torch.int64
-    if weights is not None:
+    empty = type(self.shape[0]) is int and self.shape[0] == 0  # then ATen does not look at the weights
+    if weights is not None and not empty:
         dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
     size = unknown.size(None, minlength if type(minlength) is int else 0)
     return _fresh((size,), dtype, self) if type(minlength) is int or holds(size >= minlength) else NotImplemented

@@ -298,12 +298,12 @@ def split(self: Any, split_size: Any, dim: int = 0) -> list[TensorMeta]:
     if split_size == 0:
         refuse_if(size != 0)
         return [slice_(self, dim, 0, 0)]
-    parts = []
-    start = 0
-    while start < size:
-        parts.append(slice_(self, dim, start, start + split_size))
+    parts: list[TensorMeta] = []
+    start: Any = 0
+    while start + split_size < size:
+        parts.append(_part(self, dim, start, split_size))
         start = start + split_size
-    return parts or [slice_(self, dim, 0, 0)]
+    return [*parts, _part(self, dim, start, size - start)]  # whether the last part is shorter is no question
 
 
 @shape_rule(aten.split_with_sizes.default, aten.unsafe_split_with_sizes.default, tags=VIEW)

@@ -286,6 +286,8 @@ def _len(context: CaptureContext, value: Value) -> Value:
     if isinstance(value, TensorValue) and value.fake.dim():
         rely_on_method(context, value.cls, "__len__")
         return context.wrap_result(value.fake.shape[0], "the length of a tensor")
+    if isinstance(value, RangeValue) and value.open_bounds:
+        return context.wrap_result(value.symbolic_length(), "the length of a range")
     return ConstantValue(value.length(context))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeGuard
 
+import torch
+
 from stator.dynamo.codegen import support
 from stator.dynamo.guards.source import Source
 from stator.dynamo.host.naming import class_name
@@ -78,6 +80,12 @@ class RangeValue(Value):
     def open_bounds(self) -> list[SymbolicNumber]:
         """The bounds that are no constants."""
         return [] if self._known is not None else [bound for bound in self.bounds if is_open(bound)]
+
+    def symbolic_length(self) -> Any:
+        """`len(range)` of open bounds. The step is a constant."""
+        bounds = [bound.number if is_open(bound) else bound.constant() for bound in self.bounds]
+        start, stop, step = [0, *bounds, 1] if len(bounds) == 1 else [*bounds, 1][:3]
+        return torch.sym_max(0, -((start - stop) // step) if step > 0 else -((stop - start) // -step))
 
     def real(self) -> Any:
         return self.constant()
