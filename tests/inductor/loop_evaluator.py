@@ -117,6 +117,15 @@ class _Grid:
         kind, value = op.args
         return _SCANS[kind](self._flat(value)).reshape(self.sizes)  # type: ignore
 
+    def _step(self, op: Op) -> torch.Tensor:
+        """One more axis, in front of those of the loops."""
+        return torch.arange(op.args[0]).reshape([-1] + [1] * len(self.sizes))  # type: ignore[call-overload]
+
+    def _total(self, op: Op) -> torch.Tensor:
+        value = self.values[op.args[1].position]  # type: ignore[union-attr]
+        assert value.dim() == len(self.sizes) + 1
+        return value.sum(0)  # type: ignore[no-any-return]
+
     def _flat(self, value: Any) -> torch.Tensor:
         """The operand with all reduction loops flattened into the last axis."""
         whole = self.values[value.position].broadcast_to(self.sizes)

@@ -19,7 +19,15 @@ from depthwise_cases import depthwise
 import stator
 from stator.base import counters
 
-CHOSEN = ("3 x 3", "4 x 3 by 3 and 2", "5 x 5 by 2, without a bias", "dilated", "4 along one axis", "three axes")
+CHOSEN = (
+    "3 x 3",
+    "4 x 3 by 3 and 2",
+    "5 x 5 by 2, without a bias",
+    "dilated",
+    "4 along one axis",
+    "31 along one axis",
+    "three axes",
+)
 
 
 def step(call: Callable[..., Any], model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:

@@ -17,9 +17,16 @@ CASES: dict[str, tuple[type[nn.Module], dict[str, Any], tuple[int, ...]]] = {
     "dilated": (nn.Conv2d, dict(kernel_size=3, padding=(4, 2), dilation=(4, 2)), (9, 8)),
     "dilated by 2": (nn.Conv2d, dict(kernel_size=3, stride=2, padding=2, dilation=2), (9, 8)),
     "more padding than kernel": (nn.Conv2d, dict(kernel_size=(1, 3), padding=(2, 3)), (4, 5)),
+    "7 x 7": (nn.Conv2d, dict(kernel_size=7, padding=3), (9, 11)),
+    "6 x 7 by 2, dilated": (
+        nn.Conv2d,
+        dict(kernel_size=(6, 7), stride=(2, 1), padding=(4, 3), dilation=(1, 2)),
+        (15, 14),
+    ),
     "4 along one axis": (nn.Conv1d, dict(kernel_size=4, padding=3), (17,)),
     "11 along one axis": (nn.Conv1d, dict(kernel_size=11, padding=5), (23,)),
     "15 along one axis": (nn.Conv1d, dict(kernel_size=15, padding=7), (23,)),
+    "31 along one axis": (nn.Conv1d, dict(kernel_size=31, padding=15), (35,)),
     "5 along one axis by 2": (nn.Conv1d, dict(kernel_size=5, stride=2), (18,)),
     "three axes": (nn.Conv3d, dict(kernel_size=(3, 2, 3), padding=1), (4, 5, 6)),
 }

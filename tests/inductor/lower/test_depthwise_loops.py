@@ -98,9 +98,28 @@ def test_other_kernels_are_the_librarys(compiled, model):
     assert calls(compiled) == ["aten.convolution.default"]
 
 
-@pytest.mark.parametrize(("images", "found"), [(1, []), (16, ["aten.convolution.default"])])
-def test_many_taps_of_many_elements_are_the_librarys(compiled, images, found):
-    model = nn.Conv2d(CHANNELS, CHANNELS, 7, padding=3, groups=CHANNELS).bfloat16().eval()
+@pytest.mark.parametrize(("taps", "together"), [(5, True), (7, False)])
+def test_a_norm_behind_many_taps_has_loops_of_its_own(compiled, taps, together):
+    class Normed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.each, self.norm = nn.Conv2d(64, 64, taps, 1, taps // 2, groups=64), nn.LayerNorm(64)
+
+        def forward(self, x):
+            return self.norm(self.each(x).permute(0, 2, 3, 1))
+
     with torch.no_grad():
-        stator.compile(model)(torch.zeros(images, CHANNELS, 80, 80).bfloat16())
-    assert calls(compiled) == found
+        stator.compile(Normed().bfloat16())(torch.zeros(2, 64, 40, 40).bfloat16())
+    ((lowered, _),) = compiled.graphs
+    rows = [step for step in schedule(lowered).steps if step.inner_ranges]
+    assert any("convolution" in member.origins for step in rows for member in step.members) is together
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_rows_of_large_kernels_are_a_loop_that_is_compiled_once(compiled, training):
+    model, x = nn.Conv2d(12, 12, 7, 1, 3, groups=12).bfloat16().train(training), torch.randn(2, 12, 9, 11).bfloat16()
+    outcome(stator.compile(model), model, x)
+    bodies = [node.body for lowered, _ in compiled.graphs for node in lowered.nodes if isinstance(node, Loops)]
+    sums = [body for body in bodies if any(op.name == "total" for op in body.ops)]
+    assert len(sums) == 1 + training
+    assert all(sum(op.name == "load" for op in body.ops) <= 8 + 14 for body in bodies)

@@ -151,6 +151,15 @@ class Kernel:
                 pending += self.operands(self.values[position].args)
         return sorted(seen)
 
+    def stepped_values(self) -> set[int]:
+        """Positions of the values of loops inside of iterations: those that vary with a step."""
+        found: set[int] = set()
+        for position, value in enumerate(self.values):
+            varies = value.name != "total" and not found.isdisjoint(self.operands(value.args))
+            if varies or value.name == "step":
+                found.add(position)
+        return found
+
     def closure(self, roots: Iterable[int]) -> list[int]:
         """All values that the roots depend on. Stops at reductions, which are complete before."""
         seen: set[int] = set()

@@ -50,6 +50,8 @@ class Op:
       indirect(Ref, size: int or Expr, check: bool, wraps: bool) -> the value as an index, which index expressions
           contain as the Symbol "indirect{position}"; negatives wrap by `size` when `wraps`, values out of range (all
           negatives unless `wraps`) are an IndexError when `check`
+      step(count: int) -> Ref, total(step: Ref, value: Ref) -> Ref   the value added up in a loop of its own, of `count`
+          iterations one after the other; `indirect(step, count, False, False)` is their number in indices
       random(seed: Ref, stream: Ref, draw: int, IndexRef)   seed and stream: int64, equal in all iterations
       normal(bits: Ref)
       everything else: elementwise on Refs (add, mul, where, exp, ...)

@@ -195,7 +195,7 @@ class LoopRecorder:
             expr = self.indices[operation.args[0].position]  # type: ignore[union-attr]
             if lies_below(expr, size, self.ranges):
                 return expr
-        if self.mask is not None:
+        if self.mask is not None and operation.name != "step":
             # The bounds check must not fail for masked-off lanes.
             value = self.elementwise("where", self.mask, value, self.constant(0, self.dtype(value)))
         result = self._append(INDIRECT, (value, size, check, wraps), torch.int64)
@@ -246,6 +246,13 @@ class LoopRecorder:
         dtype = self.dtype(value)
         whole = self._append("welford", (self._with_checks(value),), dtype)
         return tuple(self._append("get", (whole, part), dtype) for part in range(3))  # type: ignore[return-value]
+
+    def step(self, count: int) -> Ref:
+        """The number of an iteration of a loop of its own, whose values `total` adds up."""
+        return self._append("step", (count,), torch.int64)
+
+    def total(self, step: Ref, value: Ref) -> Ref:
+        return self._append("total", (step, value), self.dtype(value))
 
     def random(self, seed: Ref, stream: Ref, draw: int, index: ExprLike) -> Ref:
         """32 random bits, as int32, for the element of a stream at a (contiguous, linear) index."""

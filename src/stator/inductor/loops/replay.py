@@ -45,6 +45,16 @@ class Replay:
             return ops.masked(mask, lambda: ops.load(buffer, index, other), other, op.dtype)
         if op.name == "get":
             return args[0][args[1]]
-        if op.name in ("constant", "index_value", "to_dtype", "bitcast", "indirect", "random", "normal"):
+        if op.name in (
+            "constant",
+            "index_value",
+            "to_dtype",
+            "bitcast",
+            "indirect",
+            "step",
+            "total",
+            "random",
+            "normal",
+        ):
             return getattr(ops, op.name)(*args)
         return ops.elementwise(op.name, *args)

@@ -71,6 +71,8 @@ def _verify_dtypes(body: LoopBody, position: int, op: Op, dtype_of: Callable[[st
     elif op.name == "scan":
         if op.args[0] not in SCANS or op.dtype is not operands[0]:
             _fail(body, position, f"no scan {op.args[0]!r} gives {op.dtype} from {operands[0]}")
+    elif op.name == "total" and (body.ops[op.args[0].position].name != "step" or op.dtype is not operands[1]):  # type: ignore[union-attr]
+        _fail(body, position, f"a total of {op.dtype} from {operands}")
     elif op.name == "random" and operands != [torch.int64, torch.int64]:
         _fail(body, position, f"a seed and a stream of {operands}")
     elif op.name == "normal" and op.dtype is not NORMAL_DTYPES.get(operands[0]):  # type: ignore[arg-type]

@@ -115,6 +115,8 @@ index_value  2 special any  index_value(index, dtype): an index expression as a 
 to_dtype     2 special any  to_dtype(value, dtype)
 bitcast      2 special any  bitcast(value, dtype): same bits, same width
 indirect     4 special int  indirect(value, size, check, wraps): the value as an index
+step         1 special int  step(count): the number of an iteration of a loop of its own, for `total`
+total        2 special float  total(step, value): the sum of value over all iterations of step
 random       4 special int  random(seed, stream, draw, index): 32 random bits (int32), see prims/operators/random.py
 normal       1 special int  standard normal number from random bits: int32 gives float32, int64 gives float64
 """

@@ -8,7 +8,7 @@ from typing import Any
 
 from stator.graph.ir.size_bindings import symbols_of
 from stator.inductor.buffers import Buffer, Extern, Layout, Loops, View
-from stator.inductor.loops.body import IndexRef
+from stator.inductor.loops.body import IndexRef, LoopBody, Ref
 from stator.inductor.loops.vocabulary import HEAVY
 from stator.inductor.sizes import product
 from stator.shapes.expr import Expr, ExprLike, Symbol
@@ -35,6 +35,7 @@ class LoopSummary:
     positions: bool  # has an argmax, an argmin or a scan
     iterations: ExprLike
     operations: int
+    repeated: int  # operations of further steps of loops inside of an iteration
     heavy: int
 
 
@@ -62,8 +63,28 @@ def summarize(node: Loops) -> LoopSummary:
         positions,
         product(body.ranges) * product(body.reduction_ranges),
         len(body.ops),
+        _repeated(body),
         heavy,
     )
+
+
+def _repeated(body: LoopBody) -> int:
+    counts: dict[int, int] = {}  # by operation of such a loop
+    symbols: dict[Symbol, int] = {}
+    for at, op in enumerate(body.ops):
+        if op.name == "step":
+            counts[at] = op.args[0]  # type: ignore[assignment]
+        elif counts and op.name != "total":
+            refs = [arg.position for arg in op.args if isinstance(arg, Ref)]
+            for arg in op.args:
+                if isinstance(arg, IndexRef):
+                    refs += [symbols[one] for one in body.indices[arg.position].symbols if one in symbols]
+            steps = [counts[ref] for ref in refs if ref in counts]
+            if steps:
+                counts[at] = steps[0]
+        if op.name == "indirect":
+            symbols[Symbol(f"indirect{at}")] = at
+    return sum(count - 1 for count in counts.values())
 
 
 def _index(indices: tuple[Expr, ...], arg: Any) -> Expr:

@@ -41,7 +41,7 @@ from .regroup import collapse_group
 
 Choose = Callable[[AttentionGroup], AttentionTile | None]
 
-_REDUCTIONS = frozenset(("reduce", "welford", "get"))
+_REDUCTIONS = frozenset(("reduce", "welford", "get", "total"))
 _COPIES = frozenset(("load", "to_dtype", "store"))
 _LEAST_WIDTH, _MOST_WIDTH = 8, 256
 _FEW_ROWS = 16  # which leave room in a tile for rows of other heads

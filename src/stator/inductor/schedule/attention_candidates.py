@@ -50,7 +50,7 @@ _CALLS: dict[Any, tuple[str, ...]] = {
     ),
 }
 _DTYPES = (*DTYPES, torch.float32)
-_REDUCTIONS = frozenset(("reduce", "welford", "get"))
+_REDUCTIONS = frozenset(("reduce", "welford", "get", "total"))
 
 # The loops of each kind, of which printers give lanes to the last two: (batch, row, column)
 _BATCH, _ROW, _KEY, _DEPTH, _DEPTH_OF_KEYS, _KEY_OF_VALUES, _WIDTH = OUTER[:7]

@@ -17,6 +17,7 @@ MAX_BUFFERS = 28
 
 MIN_ROW = 16  # shorter rows make poor vectors
 HEAVY = 96  # operations for each element that few rows leave to a kernel which fills the device
+HEAVIEST = 256  # that any rows leave to it, since their blocks have elements that are no part of a row
 LONG_WORK = 65536  # few rows leave threads idle, whereas threads share a single row
 
 
@@ -93,7 +94,8 @@ def _rows_fit(
     if not first.space.inner and not second.space.inner and row < MIN_ROW:
         return False  # both are pointwise, so rows exist only because of this fusion
     single_phase = not first.space.inner and second.space.inner  # the first only feeds the reduction
-    if single_phase and rows < traits.programs and max(facts.operations for facts in first.facts) > HEAVY:
+    work = max(facts.operations + facts.repeated for facts in first.facts)
+    if single_phase and traits.programs and work > (HEAVY if rows < traits.programs else HEAVIEST):
         return False
     along = _rows_are_contiguous(fusion, knowledge)
     if not first.space.inner and not second.space.inner and not along:

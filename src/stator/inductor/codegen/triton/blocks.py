@@ -135,7 +135,8 @@ def _flat_blocks(kernel: Kernel, shared: tuple[int, ...]) -> Blocks:
     every = (1 << kernel.outer) - 1
     buffers = len({value.args[0] for value in kernel.values if value.name == "load" and value.loops == every})
     each = max(min(_BYTES // narrowest(kernel), 16 if buffers <= 6 else 8), 4)
-    block = _shrunk(_THREADS * each, math.prod(kernel.typical), _SMALLEST)
+    waits = 1 + any(value.name == "total" for value in kernel.values)  # for loads, step after step
+    block = _shrunk(_THREADS * each, math.prod(kernel.typical) // waits, _SMALLEST // waits)
     if _loads_by_row(kernel):
         row = kernel.typical[-1]
         while block > 512 and -row % block > row // 6:  # lanes behind the end of a row are idle

@@ -92,8 +92,9 @@ class _Emitter(KernelStatements):
         super().__init__(kernel, blocks, pointers, buffers)
         self.number = f"{number}.to(INDEX)"  # of the program
         self.defined: set[int] = set()
-        self.live = kernel.live_values()
+        self.live, self.stepped = kernel.live_values(), kernel.stepped_values()
         self.together = neighbours_of_thread(kernel, blocks)
+        self.in_step = False  # inside of the loop of a total
         self.pending: list[Moments] = []  # sums around the mean that follow from sums around another number
 
     # --- statements ---
@@ -399,7 +400,10 @@ class _Emitter(KernelStatements):
     def _define(self, position: int) -> None:
         value = self.kernel.values[position]
         self.defined.add(position)
-        if value.name == "constant":
+        if value.name == "constant" or (position in self.stepped and not self.in_step):
+            return
+        if value.name == "total":
+            self._define_total(position, value)
             return
         if value.name == "indirect":
             self._define_indirect(position, value)
@@ -418,6 +422,23 @@ class _Emitter(KernelStatements):
             if outside:
                 valid = f"({valid}) | ~({outside})"
             self.line(f'tl.device_assert({valid}, "index out of bounds for dimension with size {size}")')
+
+    def _define_total(self, position: int, value: KernelValue) -> None:
+        """A loop inside of an iteration, which Triton compiles once for all of its steps."""
+        step, source = (ref.position for ref in value.args)
+        lanes = [
+            name if value.loops & bits else "1" for name, bits in (("XBLOCK", self.x_bits), ("RBLOCK", self.r_bits))
+        ]
+        varies = value.loops & (self.x_bits | self.r_bits)
+        shape = ", ".join(lanes if self.blocks.r_loops else lanes[:1]) if varies else ""
+        self.line(f"t{position} = tl.full([{shape}], 0.0, {type_name(value.dtype)})")
+        self.line(f"for t{step} in range({self.kernel.values[step].args[0]}):")
+        self.in_step = True
+        with self.indented():
+            for inner in sorted(self.stepped.intersection(self.kernel.closure([source])) - {step}):
+                self._define(inner)
+            self.line(f"t{position} += t{source}")
+        self.in_step = False
 
     def _define_scan(self, position: int, value: KernelValue) -> None:
         """No lane needs a neutral element: those without an iteration come last."""

@@ -44,7 +44,7 @@ from stator.prims.onednn import is_half_float
 from stator.prims.record import TensorMeta
 from stator.runtime.packed_products import ONEDNN, implementations, packs_convolutions
 
-from .depthwise import adds_up_elements, becomes_loops, depthwise
+from .depthwise import becomes_loops, depthwise
 from .library import multiplies_on_gpu, multiply, multiply_and_add, only_feeds_loops
 from .onednn import linear_product
 from .patches import (
@@ -88,8 +88,7 @@ def _convolution(
     if not transposed and is_single_position_product(x, weight, stride, padding, groups):
         return _single_product(builder, x, weight, bias)
     steps = (stride, padding, dilation)
-    loops = not transposed and becomes_loops(x, weight, meta.shape, steps)
-    if loops and adds_up_elements(x, weight.shape[2:], meta.shape):
+    if not transposed and becomes_loops(x, weight, meta.shape, steps):
         return depthwise(builder, x, weight, bias, steps, runs_channels_last(x))
     large = builder.sizes.hint(numel(weight.shape[2:])) >= LARGE_PATCH
     if (large or x.device.type == "cuda") and cuts_patches(

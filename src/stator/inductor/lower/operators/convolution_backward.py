@@ -33,7 +33,6 @@ from .convolution import (
 from .creation import filled, pad_with
 from .depthwise import (
     Steps,
-    adds_up_taps,
     becomes_loops,
     depthwise_gradient,
     depthwise_weight_gradient,
@@ -184,9 +183,9 @@ def _on_gpu(
 def _of_depthwise(
     builder: LoweringBuilder, grad: Tensor, x: Tensor, weight: Tensor, rest: Sequence[Any], wanted: Sequence[bool]
 ) -> list[Any]:
-    """Loops on a GPU, and the library for gradients that loops do not compute well."""
+    """Loops on a GPU, and the library for gradients by images that loops do not compute well."""
     steps: Steps = (rest[1], rest[2], rest[3])
-    loops = [wanted[0] and finds_taps(steps), wanted[1] and adds_up_taps(weight.shape[2:]), wanted[2]]
+    loops = [wanted[0] and finds_taps(steps), wanted[1], wanted[2]]
     others = [flag and not own for flag, own in zip(wanted, loops, strict=True)]
     found = _by_library_on_gpu(builder, grad, x, weight, rest, others) if any(others) else [None, None, None]
     last = runs_channels_last(grad)
