@@ -29,6 +29,8 @@ _CACHED_WEIGHT = 1 << 19
 # Bytes that stay in a core's cache from one kernel to the next. More are asked for before their use, which takes time:
 # 64 -> 256 channels at 56 x 56 take 0.75 of the time, but small networks with all of it 1.05
 _NEAR = 1 << 20
+_REGISTERS = 16  # of AVX2
+_ALL_REGISTERS = ", ".join(f'"xmm{at}"' for at in range(_REGISTERS))
 _LINE = 16  # float32 that come into a cache at once
 # Taps that multiply so many channels take less time than finding where they are
 _FEW_CHANNELS = 8
@@ -66,12 +68,14 @@ def print_convolution(
 
 
 def _sizes(c: DirectConvolution) -> dict[str, int]:
+    image_bytes, far = _image_bytes(c), second_level_cache() // 4
+    near_weight = c.taps == 1 and 4 * c.packed_elements <= _CACHED_WEIGHT
     return {
         "work": c.rows * c.columns * c.depth // 16,
         "rows": c.rows,
         "chunk": _chunk(c),
-        "far_images": int(c.taps == 1 and 4 * c.packed_elements <= _CACHED_WEIGHT and _image_bytes(c) > _NEAR),
-        "far_results": int(4 * c.rows * c.columns > second_level_cache() // 4),
+        "far_images": int(image_bytes > far if c.depthwise else near_weight and image_bytes > _NEAR),
+        "far_results": int(4 * c.rows * c.columns > far),
         "height": c.size[0],
         "across": c.size[1],
         "out_height": c.out_size[0],
@@ -103,7 +107,9 @@ def _chunk(c: DirectConvolution) -> int:
     that results are written in order, else many, in chunks that are about equal."""
     height = c.tile.rows
     if 4 * c.packed_elements <= _CACHED_WEIGHT:
-        return min(max(2, c.tile.columns // _LINE) * height, c.rows)  # meanwhile the next block's weights come
+        return min(
+            max(24 // height, c.tile.columns // _LINE) * height, c.rows
+        )  # meanwhile the next block's weights come
     if _image_bytes(c) <= _UNCUT_IMAGES:
         return c.rows
     tiles, most = -(-c.rows // height), max(1, _CACHED_BESIDE_BLOCK * c.rows // _image_bytes(c) // height)
@@ -135,7 +141,8 @@ class _FollowingLoops(Emitter):
         for places, written in ((reads, 0), (writes, 1)):
             for buffer, index in dict.fromkeys(places):
                 if {row, column} <= index.symbols and not index.symbols & self.kernel.indirect.keys():
-                    yield f"for (int64_t {row.name} = row; {row.name} < row + count; ++{row.name})"
+                    begin = "row + further"
+                    yield f"for (int64_t {row.name} = {begin}; {row.name} < {begin} + count; ++{row.name})"
                     ends = f"{column.name} < column + width"
                     yield f"    for (int64_t {column.name} = column; {ends}; {column.name} += {_LINE})"
                     yield f"        __builtin_prefetch({self.at(buffer, index)}, {written});"
@@ -151,8 +158,12 @@ class _Convolution:
     def __init__(self, convolution: DirectConvolution) -> None:
         self.convolution = convolution
         tile = convolution.tile
-        self.few_channels = convolution.in_channels <= _FEW_CHANNELS
+        # where each position of the result reads one of the images, at the same place
+        self.of_positions = (convolution.kernel, convolution.stride, convolution.padding) == ((1, 1), (1, 1), (0, 0))
+        self.few_channels = convolution.in_channels <= _FEW_CHANNELS and not self.of_positions
         self.positions, self.vectors = range(tile.rows), range(max(1, tile.columns // float_lanes()))
+        needed = (tile.rows + 1) * len(self.vectors) + (0 if convolution.depthwise else 1)
+        self.fills_registers = needed <= _REGISTERS
 
     def tiles(self, following: Callable[[], list[str]], prefetches: Iterator[str]) -> Iterator[str]:
         """Each thread has as many tiles as the others."""
@@ -160,17 +171,17 @@ class _Convolution:
         yield 'static_assert(width % part == 0, "a tile is whole vectors");'
         yield "const int64_t items = groups * blocks, team = omp_get_num_threads(), own = omp_get_thread_num();"
         if self.convolution.depthwise:
-            yield from self._depthwise(following)
+            yield from self._depthwise(following, prefetches)
         else:
             yield from self._dense(following, prefetches)
 
-    def _depthwise(self, following: Callable[[], list[str]]) -> Iterator[str]:
+    def _depthwise(self, following: Callable[[], list[str]], prefetches: Iterator[str]) -> Iterator[str]:
         """Tiles of all channels of some neighbours in a row of the image, then of the next ones. The last neighbours of
         a row begin within those before them."""
         rows = self.convolution.tile.rows
         yield f"const int64_t of_line = (out_across + {rows - 1}) / {rows}, all = rows / out_across * of_line * items;"
         yield f"const int64_t count = out_across < {rows} ? out_across : {rows}, last = all * (own + 1) / team;"
-        yield "const int64_t hop = stride_across * pixel;"
+        yield f"const int64_t hop = stride_across * pixel, further = {rows};"
         yield "for (int64_t at = all * own / team; at < last;) {"
         yield "    const int64_t place = at / items, line = place / of_line;"
         yield f"    const int64_t before = place % of_line * {rows}, beyond = out_across - count;"
@@ -185,6 +196,15 @@ class _Convolution:
         yield "    for (at += end - block; block < end; ++block) {"
         yield "        const int64_t most = out_channels - width, column = block * width < most ? block * width : most;"
         yield f"        alignas(64) float tile[{rows} * width];"
+        yield "        if (far_images) {"
+        yield f"            const float *ahead = images + corner + column + {rows} * hop;"
+        yield "            ahead += (taps_down - 1) * dilation_down * across * pixel;"
+        yield f"            for (int64_t x = 0; x < {rows} * stride_across; ++x, ahead += pixel)"
+        yield f"                for (int64_t at = 0; at < width; at += {_LINE}) __builtin_prefetch(ahead + at);"
+        yield "        }"
+        yield "        if (far_results) {"
+        yield from ("            " + text for text in prefetches)
+        yield "        }"
         yield "        for (int64_t at = 0; at < width; at += part) {"
         yield "            const float *w = weight + block * depth * width + at;"
         yield from ("            " + text for text in self._zeros())
@@ -226,6 +246,7 @@ class _Convolution:
         rows = self.convolution.tile.rows
         yield "const float *const zeros = weight + packed_elements;"
         yield f"const int64_t down_all = (rows + {rows - 1}) / {rows}, down_chunk = (chunk + {rows - 1}) / {rows};"
+        yield f"const int64_t further = {rows} * (down_chunk < down_all ? down_chunk : 1);"
         yield "const int64_t last = down_all * items * (own + 1) / team;"
         yield "for (int64_t at = down_all * items * own / team; at < last;) {"
         yield "    const int64_t above = at / (down_chunk * items) * down_chunk, within = at % (down_chunk * items);"
@@ -243,15 +264,23 @@ class _Convolution:
         yield f"    const int64_t of_tile = {4 * rows} * stride_across * pixel / depth;"
         yield "    const int64_t share = far_images ? of_tile : width * 4 / tiles;"
         yield "    const char *ahead = (const char *)(weight + (item + 1) % items * depth * width);"
-        yield "    int64_t x = begin % out_across, y = begin / out_across % out_height;"
-        yield "    int64_t image = begin / (out_across * out_height);"
+        if not self.of_positions:
+            yield "    int64_t x = begin % out_across, y = begin / out_across % out_height;"
+            yield "    int64_t image = begin / (out_across * out_height);"
         if self.few_channels:
             yield "    const int64_t hop = stride_across * pixel;"
         yield f"    for (int64_t row = begin; row < end; row += {rows}) {{"
         yield f"        const int64_t count = end - row < {rows} ? end - row : {rows};"
         yield f"        alignas(64) float tile[{rows} * width];"
-        yield from ("        " + text for text in self._positions())
-        position = "(image * height + y * stride_down) * across + x * stride_across"
+        if self.of_positions:
+            yield "        const float *const p0 = from + row * pixel;"
+            yield from (
+                f"        const float *const p{p} = p{p - 1} + ({p} < count ? pixel : 0);" for p in self.positions[1:]
+            )
+            position = f"row + {rows}"
+        else:
+            yield from ("        " + text for text in self._positions())
+            position = "(image * height + y * stride_down) * across + x * stride_across"
         yield f"        if (far_images) ahead = (const char *)(from + ({position}) * pixel);"
         yield "        if (far_results) {"
         yield from ("            " + text for text in prefetches)
@@ -264,6 +293,8 @@ class _Convolution:
         yield "}"
 
     def _zeros(self) -> Iterator[str]:
+        if self.fills_registers:  # constants of the loops that follow would take registers of sums
+            yield f'asm volatile("" : : : {_ALL_REGISTERS});'
         for p in self.positions:
             yield f"vf32 {', '.join(f'a{p}_{v} = {{}}' for v in self.vectors)};"
 
@@ -292,6 +323,10 @@ class _Convolution:
         products; neighbours in a row have equal distances."""
         yield from self._zeros()
         yield "const float *w = block_weight + at;"
+        if self.of_positions:
+            yield from self._products()
+            yield from self._stores()
+            return
         yield "for (int64_t down = 0; down < taps_down; ++down) {"
         yield "    for (int64_t along = 0; along < taps_across; ++along) {"
         yield "        const int64_t dy = down * dilation_down, dx = along * dilation_across;"
@@ -316,7 +351,9 @@ class _Convolution:
     def _products(self) -> Iterator[str]:
         """The products of one tap, for positions that begin at p0, p1, ..."""
         yield "for (int64_t channel = 0; channel < channels; ++channel) {"
-        yield from (f"    const vf32 w{v} = load(w + {v} * LANES);" for v in self.vectors)
+        yield from (f"    vf32 w{v} = load(w + {v} * LANES);" for v in self.vectors)
+        if self.fills_registers:  # gcc would load each weight where it multiplies
+            yield from (f'    asm("" : "+v"(w{v}));' for v in self.vectors)
         for p in self.positions:
             yield f"    const vf32 b{p} = splat(p{p}[channel]);"
             yield from (f"    a{p}_{v} = op_fma(b{p}, w{v}, a{p}_{v});" for v in self.vectors)
