@@ -83,6 +83,17 @@ def test_layouts_change_as_in_eager(backend: str, program: Callable[..., Any]) -
     assert_as_in_eager(compiled, program, plain)
 
 
+@pytest.mark.parametrize("columns", [1, 4])
+def test_squeezing_a_dimension_of_symbolic_size(backend: str, columns: int) -> None:
+    def program(x: torch.Tensor) -> Any:
+        made = x + 1
+        return x.squeeze_(0), made.squeeze_(-1).sin()
+
+    compiled = stator.compile(program, backend=backend, dynamic=True, fullgraph=True)
+    for rows in (3, 5):
+        assert_as_in_eager(compiled, program, lambda rows=rows: [torch.ones(rows, columns)])
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_where_something_else_requires_grad(backend: str, program: Callable[..., Any]) -> None:
     weight = torch.randn(4, requires_grad=True)

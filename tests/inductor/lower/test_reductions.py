@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from lowering_oracle import assert_lowers, loop_nodes, lowered_of, run
 
+import stator
+
 
 @pytest.fixture(autouse=True)
 def seed():
@@ -149,3 +151,14 @@ def test_gradients_of_group_norm(dtype, channels_last, sizes, affine, wanted):
     tolerance = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float64: 1e-12}[dtype]
     for found, expected in zip(run(lowered, arguments), exact, strict=True):
         assert (found.double() - expected).norm() <= tolerance * expected.norm()
+
+
+def test_the_extremum_of_one_number_has_memory_of_its_own() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.sin()
+        return y, y.max(0).values, y.min(-1).values
+
+    x = torch.tensor(2.0)
+    results = stator.compile(program, fullgraph=True)(x)
+    results[1].add_(1)
+    assert torch.equal(torch.stack(results), torch.stack([x.sin(), x.sin() + 1, x.sin()]))

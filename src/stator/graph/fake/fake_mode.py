@@ -382,7 +382,12 @@ class FakeMode(TorchDispatchMode):
         if info.target not in LAYOUT_ONLY:
             raise Unsupported("storage-mutation", f"{info.target} replaces or resizes the storage of a tensor")
         with torch._C._DisableTorchDispatch():
-            info.target(*args, **kwargs)
+            if (
+                info.target is aten.squeeze_.dim
+            ):  # hands a tensor its own symbolic sizes, which it frees before it reads them
+                aten.squeeze_.dims(fake, args[1:])
+            else:
+                info.target(*args, **kwargs)
         fake.meta = TensorMeta(
             tuple(fake.shape), fake.stride(), fake.dtype, fake.device, fake.storage_offset(), fake.meta.view_of
         )

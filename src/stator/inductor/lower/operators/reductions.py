@@ -166,7 +166,8 @@ def _extremum(builder: LoweringBuilder, x: Tensor, dims: Sequence[int] = (), kee
 def _extremum_along(builder: LoweringBuilder, x: Tensor, dim: int, keepdim: bool = False) -> Any:
     dims = reduced_dims(x, dim)
     if x.rank == 0:
-        return [x, builder.pointwise(lambda ops, value: ops.constant(0, torch.int64), [x], torch.int64)]
+        position = builder.pointwise(lambda ops, value: ops.constant(0, torch.int64), [x], torch.int64)
+        return [builder.pointwise(lambda ops, value: value, [x], x.dtype), position]
     if not x.sizes.decide("!=", x.shape[dims[0]], 0) or x.dtype is torch.bool:
         return NotImplemented
     kind = "max" if ".max." in builder.target else "min"
