@@ -29,6 +29,22 @@ def _(a: torch.Tensor, xs: list[torch.Tensor], count: torch.Tensor, by: float = 
     return torch.empty_like(a)
 
 
+@torch.library.custom_op(
+    "stator_test_twins::doubled",
+    mutates_args=("out", "more"),
+    schema="(Tensor a, Tensor(a!)? out=None, Tensor(b!)[]? more=None) -> Tensor",
+)
+def doubled(a: torch.Tensor, out: torch.Tensor | None = None, more: list[torch.Tensor] | None = None) -> torch.Tensor:
+    for written in ([] if out is None else [out]) + (more or []):
+        written.copy_(a * 2)
+    return a * 2
+
+
+@doubled.register_fake
+def _(a: torch.Tensor, out: torch.Tensor | None = None, more: list[torch.Tensor] | None = None) -> torch.Tensor:
+    return torch.empty_like(a)
+
+
 _library = torch.library.Library("stator_test_twins", "FRAGMENT")
 _library.define("chained(Tensor(a!) x, Tensor y) -> Tensor(a!)")
 _library.impl("chained", lambda x, y: x.add_(y), "CompositeExplicitAutograd")
@@ -47,6 +63,18 @@ def _writes_to_a_list(x: torch.Tensor, y: torch.Tensor) -> Any:
     return scale_all(y, [x, made], count, by=3.0), made, count
 
 
+def _writes_to_optional_arguments(x: torch.Tensor, y: torch.Tensor) -> Any:
+    made, first, second = x + 1, torch.empty_like(x), torch.empty_like(x)
+    return (
+        doubled(x),
+        doubled(y, made),
+        doubled(y, more=[first, x]),
+        doubled(made, None, [second]),
+        doubled(x, out=second[0:2], more=None),
+        (made, first, second),
+    )
+
+
 def _returns_what_it_wrote(x: torch.Tensor, y: torch.Tensor) -> Any:
     made = x.clone()
     again = torch.ops.stator_test_twins.chained(made, y)
@@ -54,8 +82,11 @@ def _returns_what_it_wrote(x: torch.Tensor, y: torch.Tensor) -> Any:
     return made, again
 
 
+FUNCTIONS = [_writes_to_inputs_and_views, _writes_to_a_list, _writes_to_optional_arguments, _returns_what_it_wrote]
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-@pytest.mark.parametrize("function", [_writes_to_inputs_and_views, _writes_to_a_list, _returns_what_it_wrote])
+@pytest.mark.parametrize("function", FUNCTIONS)
 def test_it_is_part_of_the_graph(function: Callable[..., Any], backend: str) -> None:
     generator = torch.Generator().manual_seed(0)
     given = [torch.randn(2, 3, generator=generator) for _ in range(2)]

@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
 
 _library = torch.library.Library("stator_twin", "DEF")
 _made: dict[OpOverload, OpOverload | None] = {}
 _ALIAS = re.compile(r"\([a-z]\w*!?(?: -> \*)?\)")
-_WRITTEN = ("Tensor", "List[Tensor]")
+_WRITTEN = ("Tensor", "List[Tensor]", "Optional[Tensor]", "Optional[List[Tensor]]")
 
 
 def synthesized_twin(target: OpOverload) -> OpOverload | None:
@@ -50,10 +51,11 @@ def _make(target: OpOverload) -> OpOverload | None:
         given, named = list(args), dict(kwargs)
         copies: list[torch.Tensor] = []
         for position in written:
-            where, key = (given, position) if position < len(given) else (named, schema.arguments[position].name)
-            copy = _copied(where[key])  # type: ignore[index]
-            where[key] = copy  # type: ignore[index]
-            copies += [copy] if isinstance(copy, torch.Tensor) else copy
+            where: Any = given if position < len(given) else named
+            key: Any = position if position < len(given) else schema.arguments[position].name
+            if where is given or key in named:
+                where[key] = pytree.tree_map_only(torch.Tensor, torch.clone, where[key])
+                copies += [copy for copy in pytree.tree_leaves(where[key]) if copy is not None]
         result = target(*given, **named)
         results = result if isinstance(result, tuple | list) else (result,)
         found = [one for one, about in zip(results, schema.returns, strict=False) if about.alias_info is None]
@@ -61,7 +63,3 @@ def _make(target: OpOverload) -> OpOverload | None:
 
     _library.impl(name, run, "CompositeExplicitAutograd")
     return getattr(torch.ops.stator_twin, name).default
-
-
-def _copied(value: Any) -> Any:
-    return value.clone() if isinstance(value, torch.Tensor) else [one.clone() for one in value]
