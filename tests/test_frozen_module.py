@@ -349,6 +349,17 @@ def test_exported_programs_are_not_refused() -> None:
     agree(stator.freeze(inside), inside, x)
 
 
+def test_compiling_a_frozen_module_freezes_it_with_new_settings() -> None:
+    net, x = Images().eval(), images()
+    again = stator.compile(stator.freeze(net), mode="max-autotune", fullgraph=True)
+    before = counters.counts["kernels"]
+    assert_same(again(x), net(x).detach(), FUSED)
+    assert counters.counts["kernels"] > before
+    with pytest.raises(stator.UsageError, match="requires grad"):
+        again(x.requires_grad_())
+    assert stator.compile(stator.freeze(net), backend="eager")(x).requires_grad
+
+
 def test_inputs_that_require_grad_are_refused() -> None:
     model = Images().eval()
     frozen = stator.freeze(model)

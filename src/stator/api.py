@@ -17,7 +17,7 @@ from stator.dynamo.cache import entry as entries
 from stator.dynamo.callables import compiled_call, original_of
 from stator.dynamo.frame_compiler import FrameCompiler
 from stator.dynamo.host import native_status
-from stator.frozen_module import freeze_module
+from stator.frozen_module import freeze_module, is_frozen
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,6 +58,7 @@ def compile(
 
     Also a decorator, with or without arguments. A module comes back as a module: isinstance, state_dict, attributes,
     hooks, `.to`, `.train`, deepcopy and pickling behave as before, and parameters are shared with the original.
+    A module from `freeze` is frozen anew, with the settings given here.
 
     fullgraph: raise when the whole call cannot be one graph, instead of running parts of it eagerly.
     dynamic: None makes a size a symbol when it has changed between calls, so that one version serves all further sizes;
@@ -78,7 +79,11 @@ def compile(
         return lambda decorated: decorated if disable else _compile(decorated, make_compiler)
     if not callable(model):
         raise UsageError(f"stator.compile takes a function or module, not {type(model).__name__}: {model!r}")
-    return model if disable else _compile(model, make_compiler)
+    if disable:
+        return model
+    if isinstance(model, torch.nn.Module) and backend == "inductor" and is_frozen(model):
+        return freeze(model, fullgraph=fullgraph, dynamic=dynamic, mode=mode, options=options)
+    return _compile(model, make_compiler)
 
 
 def freeze(

@@ -153,6 +153,11 @@ def compile_module(
     return compiled
 
 
+def is_compiled_with(module: torch.nn.Module, around: Callable[..., Any]) -> bool:
+    """Whether `compile_module` made the module with this `around`."""
+    return hasattr(type(module), ORIGINAL) and getattr(module, _AROUND) is around
+
+
 def _compiled_class(cls: type) -> type:
     reference = _classes.get(cls)
     made = None if reference is None else reference()

@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from stator.base.errors import UsageError
-from stator.compiled_module import compile_module
+from stator.compiled_module import compile_module, is_compiled_with
 from stator.dynamo.callables import original_of
 from stator.dynamo.frame_compiler import FrameCompiler
 
@@ -24,6 +24,10 @@ def freeze_module(module: torch.nn.Module, make_compiler: Callable[[], FrameComp
     a module in training mode."""
     _check_mode(original_of(module))
     return compile_module(module, make_compiler, _for_inference)
+
+
+def is_frozen(module: torch.nn.Module) -> bool:
+    return is_compiled_with(module, _for_inference)
 
 
 def _for_inference(module: torch.nn.Module, call: Call) -> Call:
