@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -88,6 +88,7 @@ class FakeCapture:
         self.pools = {0: FakePool(size)}
         self.graphs: weakref.WeakSet[FakeGraph] = weakref.WeakSet()
         self.captures = self.replays = 0
+        self.freed: list[torch.Tensor] = []  # memory of inputs, behind replays
         self.outer = False  # whether the program records a graph of its own
         self.failing: str | None = None
         self.setting: tuple[Any, ...] = ()
@@ -104,6 +105,9 @@ class FakeCapture:
 
     def follow(self, results_are_used: Callable[[], bool]) -> None:
         pass
+
+    def free_behind_replays(self, tensors: Iterable[torch.Tensor]) -> None:
+        self.freed += tensors
 
     def reserved_bytes(self) -> int:
         return sum(pool.reach for pool in self.pools.values())

@@ -486,6 +486,26 @@ def test_a_replay_waits_for_all_streams_that_may_read_results(monkeypatch: pytes
     assert follow(2, True) == [(2, 1)]
 
 
+def test_memory_of_copied_inputs_is_freed_behind_replays_on_all_streams(world: World) -> None:
+    run = world.program(double)
+    for _ in range(4):
+        run(torch.randn(8))
+    assert not world.capture.freed
+    del run
+    gc.collect()
+    assert [tensor.shape for tensor in world.capture.freed] == [(8,)]
+
+    class Memory:
+        def __init__(self) -> None:
+            self.streams: list[Stream] = []
+            self.record_stream = self.streams.append
+
+    capture, tensor = object.__new__(CudaCapture), Memory()
+    capture._streams = {number: Stream(number, []) for number in range(2)}
+    capture.free_behind_replays([tensor])  # type: ignore[list-item]
+    assert tensor.streams == [*capture._streams.values()]
+
+
 def test_results_are_used_while_somebody_holds_them(world: World) -> None:
     run = world.program(double)
     for _ in range(2):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Protocol
@@ -51,6 +51,10 @@ class Capture(Protocol):
     def follow(self, results_are_used: Callable[[], bool]) -> None:
         """Let the current stream, which runs the next replay, wait for what other streams of replays were given: they
         may still read results that nobody holds any more. `results_are_used`: whether there will be such reads."""
+
+    def free_behind_replays(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Let the memory of tensors that replays read be free, once the caller drops them, behind all replays so far,
+        which may run on other streams than the one that it was allocated for."""
 
     def capture(self, run: Callable[[], Results], pool: int, need: int) -> tuple[Graph, Results]:
         """Record the work of `run`, without doing it. The results lie in the pool of this number; they have contents
@@ -131,6 +135,12 @@ class CudaCapture:
         self._streams[number] = current
         for stream in others:
             current.wait_stream(stream)
+
+    def free_behind_replays(self, tensors: Iterable[torch.Tensor]) -> None:
+        with torch._C._DisableTorchDispatch():  # a destructor may drop a recording anywhere
+            for tensor in tensors:
+                for stream in self._streams.values():  # earlier replays on other streams come before theirs
+                    tensor.record_stream(stream)
 
     def capture(self, run: Callable[[], Results], pool: int, need: int) -> tuple[Graph, Results]:
         try:

@@ -95,6 +95,7 @@ class GraphPool:
             self._left = [*[one for one in self._left if one.is_used()], *recording.used()]
             if self.entered:
                 self.freed.append(recording.graph)
+            self.capture.free_behind_replays(recording.places.by_position.values())
             recording.release()
 
 
