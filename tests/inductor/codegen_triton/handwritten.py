@@ -242,6 +242,33 @@ def _(made: Graph) -> None:
     made.outputs = [out]
 
 
+@graph("totals of loops inside of iterations, alone and inside of rows")
+def _(made: Graph) -> None:
+    for rows, columns in ((5, 40), (2, 9000)):
+        given, weight = made.input(torch.randn(rows, columns)), made.input(torch.randn(3, rows))
+        windows, most = made.buffer([rows, columns], F32), made.buffer([rows], F32)
+
+        def window(ops: Any, at: Any, column: Any, c: int, r: int, g: str, w: str) -> Any:
+            """The sum of weighted neighbours, of which there are fewer at the ends, and of the weights."""
+            step = ops.step(3)
+            near = column - 1 + ops.indirect(step, 3, check=False, wraps=False)
+            place = ops.index_value(near, I64)
+            inside = ops.bitwise_and(ops.ge(place, ops.constant(0, I64)), ops.lt(place, ops.constant(c, I64)))
+            value = ops.masked(inside, lambda: ops.load(g, at * c + near), 0.0, F32)
+            factor = ops.load(w, (near - column + 1) * r + at)
+            return ops.add(ops.total(step, ops.mul(value, factor)), ops.total(step, factor))
+
+        def alone(ops: Any, index: Any, _: Any, c=columns, r=rows, g=given, w=weight, o=windows) -> None:
+            ops.store(o, index[0] * c + index[1], window(ops, index[0], index[1], c, r, g, w))
+
+        def in_rows(ops: Any, index: Any, inner: Any, c=columns, r=rows, g=given, w=weight, o=most) -> None:
+            ops.store(o, index[0] + 0, ops.reduce("max", window(ops, index[0], inner[0], c, r, g, w)))
+
+        made.node([windows], alone, [rows, columns])
+        made.node([most], in_rows, [rows], [columns])
+        made.outputs += [windows, most]
+
+
 @graph("half precision is computed in float32 and rounded once")
 def _(made: Graph) -> None:
     for dtype in (torch.float16, torch.bfloat16):

@@ -32,6 +32,7 @@ CHOSEN = [
     *("prod of torch.int64, 5 x 64, strided", "a row is normalised after its mean and variance are known"),
     *("embedding rows by indices of which some are negative", "padding by a mask: lanes outside read nothing"),
     *("half precision is computed in float32 and rounded once", "conversions between dtypes"),
+    *("totals of loops inside of iterations, alone and inside of rows",),
     *("a store that adds where indices meet", "division and remainder in an index"),
     *("random bits and normal numbers, to the last bit", "a tile: operands contiguous along two loops"),
 ]

@@ -191,6 +191,7 @@ def test_the_printed_body_shows_loops_and_epilogue():
         ((Op("constant", (1, torch.bfloat16), torch.bfloat16), Op("neg", (Ref(0),), torch.bfloat16)), "arithmetic in"),
         ((Op("constant", (1, F32), F32),), "stores nothing"),
         ((Op("constant", (1, F32), F32), Op("reduce", ("sum", Ref(0)), F32)), "without reduction loops"),
+        ((Op("constant", (1, F32), F32), Op("total", (Ref(0), Ref(0)), F32)), "a total of"),
     ],
 )
 def test_the_verifier_refuses(ops, message):
