@@ -68,6 +68,10 @@ KINDS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
         (2, 64, 7, 12),
     ),
     "depthwise without padding": (dict(in_channels=96, out_channels=96, kernel_size=3, groups=96), (1, 96, 9, 30)),
+    "depthwise, rows shorter than a tile": (
+        dict(in_channels=24, out_channels=24, kernel_size=3, groups=24, padding=1),
+        (2, 24, 9, 3),
+    ),
     "as text": (dict(in_channels=16, out_channels=32, kernel_size=3, padding="same"), (1, 16, 9, 12)),
 }
 
