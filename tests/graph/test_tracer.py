@@ -374,10 +374,10 @@ def test_writing_to_a_tensor_that_is_no_input_is_refused() -> None:
 
 def test_an_operator_that_writes_and_has_no_functional_form_is_refused() -> None:
     with torch.library._scoped_library("stator_test", "DEF") as library:
-        library.define("bump(Tensor(a!)? x) -> ()")
-        library.impl("bump", lambda x: None, "Meta")
+        library.define("bump(Tensor(a!) x, Tensor(b) y) -> Tensor(b)")
+        library.impl("bump", lambda x, y: y.view(3), "Meta")
         with pytest.raises(Unsupported, match="functional form"):
-            trace(lambda x: torch.ops.stator_test.bump(x), [torch.ones(3)], keep=keep_all)
+            trace(lambda x: torch.ops.stator_test.bump(x, x + 1), [torch.ones(3)], keep=keep_all)
 
 
 def test_a_user_operator_with_a_fake_implementation_is_recorded() -> None:
