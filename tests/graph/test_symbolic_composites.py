@@ -126,6 +126,12 @@ def frequencies(x, y):
     )
 
 
+def windows(x, y):
+    n = x.shape[0]
+    others = torch.hamming_window(n + 1, dtype=torch.float64), torch.blackman_window(n)
+    return torch.hann_window(n) * x[:, 0], torch.hann_window(2 * n, periodic=False), *others, y * 2
+
+
 def histograms(x, y):
     n, values = x.shape[0], x.detach()
     counted = torch.histc(values, n, -1, 1), values.histc(bins=n // 2 + 1, min=-2), torch.histc(values[:, 0], 3 * n)
@@ -152,6 +158,7 @@ def slopes(x, y):
 
 
 PROGRAMS = [
+    windows,
     histograms,
     variations,
     tuples_of_elements,

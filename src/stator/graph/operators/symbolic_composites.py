@@ -287,6 +287,29 @@ def _rfftfreq(n: Any, d: float = 1.0, *, dtype: Any = None, device: Any = None, 
     return torch.arange(n // 2 + 1, dtype=dtype or torch.get_default_dtype(), device=device) * (1.0 / (n * d))
 
 
+def _cosine_window(original: Any, *amplitudes: float) -> None:
+    """Register a window that is a sum of cosines with alternating signs."""
+
+    def run(
+        window_length: Any, periodic: bool = True, *numbers: Any, dtype: Any = None, **options: Any
+    ) -> torch.Tensor:
+        made_of = dtype or torch.get_default_dtype()
+        wide = made_of in (torch.float32, torch.float64) and options.keys() <= {"device"}
+        if not is_symbolic(window_length) or numbers or not wide or window_length < 2:
+            return original(window_length, periodic, *numbers, dtype=dtype, **options)
+        turn = 2 * math.pi / (window_length if periodic else window_length - 1)
+        angles = torch.arange(window_length, dtype=made_of, **options) * turn
+        made = amplitudes[0] - angles.cos() * amplitudes[1]
+        return made + (angles * 2).cos() * amplitudes[2] if len(amplitudes) > 2 else made
+
+    stand_ins.register(original)(run)
+
+
+_cosine_window(torch.hann_window, 0.5, 0.5)
+_cosine_window(torch.hamming_window, 0.54, 0.46)
+_cosine_window(torch.blackman_window, 0.42, 0.5, 0.08)
+
+
 @stand_ins.register(torch.diagonal, "diagonal")
 def _diagonal(input: torch.Tensor, offset: Any = 0, dim1: int = 0, dim2: int = 1, **names: Any) -> torch.Tensor:
     """The main diagonal behind the first columns, or rows."""
