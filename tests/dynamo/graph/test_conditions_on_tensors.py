@@ -326,3 +326,75 @@ def test_compiled_branches_are_freed_with_what_was_compiled() -> None:
     gc.collect()
     assert weight() is None
     assert len(subgraph_ops._parts) <= before
+
+
+# ---- while_loop ----
+
+
+def growing(x: torch.Tensor) -> Any:
+    from torch._higher_order_ops.while_loop import while_loop
+
+    shift = x.exp()
+
+    def body(state: Any) -> Any:
+        return ({"turn": state["turn"] + 1, "y": state["y"].abs() * 2 + shift @ LEFT},)
+
+    (state,) = while_loop(lambda s: s["y"].abs().sum() < 100, body, ({"turn": torch.tensor(0), "y": x},))
+    return state["y"], state["turn"]
+
+
+def growing_by_python(x: torch.Tensor) -> Any:
+    y, turn, shift = x, 0, x.exp()
+    while y.abs().sum() < 100:
+        y, turn = y.abs() * 2 + shift @ LEFT, turn + 1
+    return y, torch.tensor(turn)
+
+
+def deciding_inside(x: torch.Tensor) -> Any:
+    from torch._higher_order_ops.while_loop import while_loop
+
+    def body(at: torch.Tensor, y: torch.Tensor) -> Any:
+        z = torch.cond(y.sum() > 10, lambda q: q.sin(), lambda q: q * 3, (y,))
+        (w,) = while_loop(lambda v: v.abs().max() < 4, lambda v: (v * 1.5,), (z + 1,))
+        return at + 1, w
+
+    return while_loop(lambda at, y: at < 3, body, (torch.tensor(0), x.abs()))
+
+
+def deciding_by_python(x: torch.Tensor) -> Any:
+    y = x.abs()
+    for _ in range(3):
+        y = (y.sin() if y.sum() > 10 else y * 3) + 1
+        while y.abs().max() < 4:
+            y = y * 1.5
+    return torch.tensor(3), y
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("program", "wanted"), [(growing, growing_by_python), (deciding_inside, deciding_by_python)])
+def test_a_loop_turns_as_often_as_its_tensors_say(program: Any, wanted: Any, backend: str) -> None:
+    """Up to ten turns in float32: 1e-4 relative."""
+    compiled = stator.compile(program, backend=backend, fullgraph=True)
+    with torch.no_grad():
+        for seed in range(3):
+            x = torch.randn(4, 4, generator=torch.Generator().manual_seed(seed))
+            torch.testing.assert_close(compiled(x), wanted(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_loop_that_never_turns_gives_copies(backend: str) -> None:
+    from torch._higher_order_ops.while_loop import while_loop
+
+    def program(x: torch.Tensor) -> Any:
+        at, y = while_loop(lambda at, y: at < 0, lambda at, y: (at + 1, y * 2), (torch.tensor(0), x))
+        y.add_(1)
+        return at, y
+
+    x = torch.zeros(3)
+    at, y = stator.compile(program, backend=backend, fullgraph=True)(x)
+    assert int(at) == 0 and torch.equal(y, torch.ones(3)) and torch.equal(x, torch.zeros(3))
+
+
+def test_a_loop_of_what_requires_grad_is_refused() -> None:
+    with pytest.raises(Unsupported, match="require grad"):
+        stator.compile(growing, backend="eager", fullgraph=True)(torch.ones(4, 4))

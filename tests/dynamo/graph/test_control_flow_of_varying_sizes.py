@@ -1,4 +1,4 @@
-"""Branches of torch.cond as graphs of their own, in programs whose sizes change: one version serves them."""
+"""torch.cond and loops as graphs of their own, in programs whose sizes change: one version serves them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.scenarios import BACKENDS
 from tests.varying_sizes import check_sizes
+from torch._higher_order_ops import while_loop
 
 import stator
 from stator.base import counters
@@ -85,6 +86,40 @@ def transposed(choose, x, weight, condition):
 def test_branches_of_many_sizes_need_two_versions(program: Any, backend: str, dynamic: bool | None) -> None:
     expected = both(program, as_python)
     check_sizes(both(program, torch.cond), rows, expected=expected, backend=backend, dynamic=dynamic)
+
+
+def in_python(condition: Any, body: Any, carried: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    while condition(*carried):
+        carried = body(*carried)
+    return carried
+
+
+def counts_up(loop, x, limit):
+    def body(turn, y):
+        return turn + 1, y * 1.5 + y.shape[0]
+
+    return loop(lambda turn, y: turn < limit, body, (torch.zeros((), dtype=torch.int64), x))
+
+
+def fills_a_buffer(loop, x, limit):
+    buffer = torch.zeros(x.shape[0] * 2, 4)
+
+    def body(turn, y):
+        return turn + 1, y + torch.cat((x, x)) / len(x)
+
+    return loop(lambda turn, y: y.sum().abs() < limit + turn, body, (torch.ones(()), buffer))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [counts_up, fills_a_buffer])
+def test_loops_of_many_sizes_need_two_versions(program: Any, backend: str) -> None:
+    def function(x, limit):
+        return program(while_loop, x, limit)
+
+    def expected(x, limit):
+        return program(in_python, x, limit)
+
+    check_sizes(function, lambda size: (torch.rand(size, 4), torch.tensor(4)), expected=expected, backend=backend)
 
 
 @pytest.mark.fixed_sizes

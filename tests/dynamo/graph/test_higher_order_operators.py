@@ -69,3 +69,15 @@ def test_branches_may_transform_functions_of_tensors_without_gradients(backend: 
     for x in (torch.ones(3, 2), -torch.ones(3, 2)):
         expected = x.cos() if x.sum() > 0 else x.exp()
         torch.testing.assert_close(compiled(x), expected)
+
+
+def test_associative_scan_is_followed() -> None:
+    def program(gates: torch.Tensor, x: torch.Tensor) -> Any:
+        def combine(left: Any, right: Any) -> Any:
+            return left[0] * right[0], right[0] * left[1] + right[1]
+
+        return torch._higher_order_ops.associative_scan(combine, (gates, x), dim=1, combine_mode="generic")
+
+    gates, x = torch.rand(2, 5, 3), torch.randn(2, 5, 3)
+    actual = stator.compile(program, backend="eager", fullgraph=True)(gates, x)
+    torch.testing.assert_close(actual, program(gates, x))

@@ -23,8 +23,8 @@ from stator.prims.layout import contiguous_strides, is_dense
 from stator.prims.record import TensorMeta
 
 from .custom_autograd import run_subgraph
-from .generators import random_devices
-from .subgraph_ops import SubgraphFunction, SubgraphOp, fresh_layout, record_subgraph, trace_subgraph
+from .generators import random_devices_of
+from .subgraph_ops import Compiled, SubgraphFunction, SubgraphOp, fresh_layout, record_subgraph, trace_subgraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class Branches:
     def _on_fakes(self, condition: FakeTensor, arguments: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         if not isinstance(condition.fake_mode, FunctionalTracer):  # plain fake mode: only the results matter
             arguments = [value for value in arguments if not is_number(value)]
-        tensors, numbers = _numbers_to_tensors(arguments)
+        tensors, numbers = numbers_to_tensors(arguments)
         sizes = {at: value for at, value in enumerate(tensors) if not isinstance(value, torch.Tensor)}
-        functions = [_branch_tracer(self.branches[side], numbers, sizes) for side in (True, False)]
+        functions = [branch_tracer(self.branches[side], numbers, sizes) for side in (True, False)]
         results = self._results_of(tensors) if is_symbolic(self.results) else self.results
         given = [value for value in tensors if isinstance(value, torch.Tensor)]
         return apply_choice(BranchChoice(self.name, functions, results), condition, given)
@@ -82,13 +82,13 @@ class Branches:
         return {"true": self.branches[True].graph, "false": self.branches[False].graph}
 
 
-def _numbers_to_tensors(arguments: Sequence[Any]) -> tuple[list[Any], dict[int, Number]]:
+def numbers_to_tensors(arguments: Sequence[Any]) -> tuple[list[Any], dict[int, Number]]:
     """Replace traced numbers by the tensors that hold them; also return these numbers by position."""
     numbers = {at: value.node for at, value in enumerate(arguments) if is_number(value)}
     return [value.node.tensor if at in numbers else value for at, value in enumerate(arguments)], numbers
 
 
-def _branch_tracer(branch: Branch, numbers: Mapping[int, Number], sizes: Mapping[int, Any]) -> SubgraphFunction:
+def branch_tracer(branch: Branch, numbers: Mapping[int, Number], sizes: Mapping[int, Any]) -> SubgraphFunction:
     """Make a function that traces the graph of a branch. It takes tensors in place of the numbers at `numbers`, and no
     sizes, which are symbols that graphs contain."""
 
@@ -161,10 +161,15 @@ class BranchChoice:
             return tuple([mode.make(meta) for meta in self.results])
         given = [tensor.meta for tensor in tensors]
         graphs = [trace_subgraph(mode, function, given, self.results, self.name) for function in self.functions]
-        draws = any(map(random_devices, graphs))
+        draws = bool(random_devices_of(graphs))
         assert not (draws and differentiated), "the backward would compute the branch again with other random numbers"
-        part = SubgraphOp(self.name, graphs, self.results)
+        part = SubgraphOp(self.name, graphs, self.results, _run_branch)
         return tuple(record_subgraph(mode, part, [condition, *tensors], draws))
+
+
+def _run_branch(functions: Sequence[Compiled], tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """Run the first function if the first tensor is true, else the second."""
+    return functions[0 if bool(tensors[0]) else 1](*tensors[1:])
 
 
 def apply_choice(choice: BranchChoice, condition: FakeTensor, tensors: Sequence[Any]) -> tuple[torch.Tensor, ...]:

@@ -6,7 +6,7 @@ randomness.py says how a graph turns states into numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -28,6 +28,11 @@ def random_devices(graph: fx.GraphModule) -> tuple[torch.device, ...]:
                 if isinstance(meta, TensorMeta):
                     found[meta.device] = None
     return tuple(found)
+
+
+def random_devices_of(graphs: Iterable[fx.GraphModule]) -> tuple[torch.device, ...]:
+    """Return the devices whose generators any of the graphs draws from."""
+    return tuple(dict.fromkeys(device for graph in graphs for device in random_devices(graph)))
 
 
 def states_of(devices: Sequence[torch.device]) -> States:

@@ -1,5 +1,7 @@
-"""Functional graphs that another functional graph runs as one operator: the branches of a condition. At run time the
-operator's first tensor chooses one of them.
+"""Functional graphs that another functional graph runs as one operator: the branches of a condition, the body of a
+loop.
+
+At run time a `Control` decides which graphs run, and how often. The kinds of controls are in the neighbouring files.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import fx
@@ -32,26 +34,35 @@ Compiled = Callable[..., Sequence[torch.Tensor]]
 SubgraphFunction = Callable[..., Sequence[torch.Tensor]]
 
 
+class Control(Protocol):
+    """Runs the graphs of an operator: called with the graphs as callables and the operator's tensors."""
+
+    def __call__(self, functions: Sequence[Compiled], tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]: ...
+
+
 class SubgraphOp:
-    """Functional graphs for true and for false. results: layouts of the results of both. functions: callables that
-    replace the graphs (compiled ones)."""
+    """Functional graphs and the control that runs them. results: layouts of the results of any run. functions:
+    callables that replace the graphs (compiled ones)."""
 
     def __init__(
         self,
         kind: str,
         graphs: Sequence[fx.GraphModule],
         results: Sequence[TensorMeta],
+        control: Control,
         functions: Sequence[Compiled] = (),
     ) -> None:
         self.kind = kind
         self.graphs = tuple(graphs)
         self.results = tuple(results)
+        self.control = control
         self._functions = tuple(functions) or tuple(map(_callable, graphs))
 
     def run(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> list[torch.Tensor]:
-        """Run a graph on real tensors, below autograd: the first one if the first tensor is true, else the second. The
-        results share no memory with the arguments. sizes: the values of the symbols of the graphs."""
-        return list(self._functions[0 if bool(tensors[0]) else 1](*tensors[1:], *sizes))
+        """Run on real tensors, below autograd. The results share no memory with the arguments. sizes: the values of the
+        symbols of the graphs."""
+        functions = [_with_sizes(function, sizes) for function in self._functions] if sizes else self._functions
+        return list(self.control(functions, tensors))
 
     def __call__(self, tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> Any:
         """Called by compiled graphs. A single result is returned without a list."""
@@ -60,7 +71,9 @@ class SubgraphOp:
 
     def compiled(self, compile_graph: Callable[[fx.GraphModule], Compiled]) -> SubgraphOp:
         """Return the operator with compiled graphs."""
-        return SubgraphOp(self.kind, self.graphs, self.results, [compile_graph(graph) for graph in self.graphs])
+        return SubgraphOp(
+            self.kind, self.graphs, self.results, self.control, [compile_graph(graph) for graph in self.graphs]
+        )
 
     def __str__(self) -> str:
         return self.kind
@@ -85,6 +98,10 @@ class SubgraphKey(int):
 
 _numbers = itertools.count()
 _parts: weakref.WeakValueDictionary[int, SubgraphOp] = weakref.WeakValueDictionary()
+
+
+def _with_sizes(function: Compiled, sizes: Sequence[int]) -> Compiled:
+    return lambda *tensors: function(*tensors, *sizes)
 
 
 def _callable(graph: fx.GraphModule) -> Compiled:

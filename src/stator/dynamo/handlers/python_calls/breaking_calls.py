@@ -103,8 +103,6 @@ calls(torch.func.linearize)(_breaking("function-transform", "torch.func.lineariz
 named_handlers.register(
     ("torch._higher_order_ops.map", "map"),
     ("torch._higher_order_ops.scan", "scan"),
-    ("torch._higher_order_ops.while_loop", "while_loop"),
-    ("torch._higher_order_ops.associative_scan", "associative_scan"),
     ("torch._higher_order_ops.utils", "_maybe_compile_and_run_fn"),
     ("torch._ops", "HigherOrderOperator.__call__"),
 )(_breaking("function-transform", "an operator of torch._higher_order_ops, which runs as in eager"))
