@@ -12,6 +12,7 @@ from tests.differential import EXACT, FUSED, NARROW, assert_same
 
 import stator
 from stator.base import counters
+from stator.prims.decompositions import quantization
 
 quantized = torch.ops.quantized_decomposed
 
@@ -104,4 +105,5 @@ def test_aten_multiplies_few_rows_of_bfloat16(rows: int, dtype: torch.dtype, cal
     counters.clear()
     stator.compile(packed_int4)(torch.randn(rows, 32).to(dtype), packed, torch.rand(1, 64, 2).to(dtype))
     name = "inductor_fallback:aten._weight_int4pack_mm_for_cpu.default"
-    assert counters.counts[name] == called
+    # ATen packs otherwise on processors without AVX-512, and multiplies what it packed so
+    assert counters.counts[name] == (called if quantization._packs_blocks() else 1)
