@@ -158,7 +158,7 @@ class Measurement:
 
     def too_slow(self) -> str | None:
         """The system whose compilation was stopped for time, unless it is eager."""
-        at = json.loads(self.out.read_text())["at"] if self.late and self.out.exists() else ""
+        at = json.loads(self.out.read_text()).get("at", "") if self.late and self.out.exists() else ""
         return next((system for system in self.wanted if system != "eager" and at.startswith(f"{system}:")), None)
 
     def without(self, system: str) -> tuple[Case, list[str]]:

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import stator
-from stator.runtime.toolchain import float_lanes
 
 COLUMNS = [127, 128, 130, 192, 200, 1000, 2049, 5000]
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
@@ -20,9 +19,7 @@ def sums(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def compare(x: torch.Tensor, dynamic: bool = False) -> None:
     actual = stator.compile(sums, options={"verify": True}, dynamic=dynamic)(x)
     for one, other in zip(actual, sums(x.double()), strict=True):
-        # Roundings of one accumulator's additions, of which four vectors share a row, add up like a random walk
-        additions = x.shape[-1] * one.dtype.itemsize / (4 * 4 * float_lanes())
-        limit = torch.finfo(one.dtype).eps * (1 if one.dtype.itemsize == 2 else max(4, additions**0.5))
+        limit = torch.finfo(one.dtype).eps * (1 if one.dtype.itemsize == 2 else 4)
         torch.testing.assert_close(one.double(), other, rtol=limit, atol=limit * x.shape[-1] ** 0.5)
 
 
@@ -30,7 +27,8 @@ def compare(x: torch.Tensor, dynamic: bool = False) -> None:
 def test_floats(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     for columns in COLUMNS:
-        x = torch.rand(3, 2 * columns).to(dtype)
+        # Drawn with all bits: squares of float32's odd fractions end alike, and doubles that add them up round one way
+        x = torch.rand(3, 2 * columns, dtype=torch.float64).to(dtype)
         compare(x[:, :columns].contiguous())
         compare(x[:, columns:])
 

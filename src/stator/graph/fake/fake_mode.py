@@ -382,9 +382,8 @@ class FakeMode(TorchDispatchMode):
         if info.target not in LAYOUT_ONLY:
             raise Unsupported("storage-mutation", f"{info.target} replaces or resizes the storage of a tensor")
         with torch._C._DisableTorchDispatch():
-            if (
-                info.target is aten.squeeze_.dim
-            ):  # hands a tensor its own symbolic sizes, which it frees before it reads them
+            if info.target is aten.squeeze_.dim:
+                # ATen hands a tensor its own symbolic sizes there, and frees them before it reads them
                 aten.squeeze_.dims(fake, args[1:])
             else:
                 info.target(*args, **kwargs)

@@ -107,9 +107,8 @@ def _chunk(c: DirectConvolution) -> int:
     that results are written in order, else many, in chunks that are about equal."""
     height = c.tile.rows
     if 4 * c.packed_elements <= _CACHED_WEIGHT:
-        return min(
-            max(24 // height, c.tile.columns // _LINE) * height, c.rows
-        )  # meanwhile the next block's weights come
+        few = max(24 // height, c.tile.columns // _LINE)  # meanwhile the next block's weights come
+        return min(few * height, c.rows)
     if _image_bytes(c) <= _UNCUT_IMAGES:
         return c.rows
     tiles, most = -(-c.rows // height), max(1, _CACHED_BESIDE_BLOCK * c.rows // _image_bytes(c) // height)
@@ -163,7 +162,7 @@ class _Convolution:
         self.few_channels = convolution.in_channels <= _FEW_CHANNELS and not self.of_positions
         self.positions, self.vectors = range(tile.rows), range(max(1, tile.columns // float_lanes()))
         needed = (tile.rows + 1) * len(self.vectors) + (0 if convolution.depthwise else 1)
-        self.fills_registers = needed <= _REGISTERS
+        self.fills_registers = float_lanes() == 8 and needed <= _REGISTERS  # others have twice as many
 
     def tiles(self, following: Callable[[], list[str]], prefetches: Iterator[str]) -> Iterator[str]:
         """Each thread has as many tiles as the others."""
