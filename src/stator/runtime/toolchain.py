@@ -131,17 +131,26 @@ def cpu_model() -> str:
     return "/".join(map(_cpu_entry, ("vendor_id", "cpu family", "model", "model name", "stepping", "cache size")))
 
 
-@functools.cache
+def nearest_cache() -> int:
+    """Return the bytes of a core's first-level cache of data; 32 KB if the kernel does not report them."""
+    return _cache_bytes("1", 32 << 10)
+
+
 def second_level_cache() -> int:
     """Return the bytes of a core's second-level cache; 1 MB if the kernel does not report them."""
+    return _cache_bytes("2", 1 << 20)
+
+
+@functools.cache
+def _cache_bytes(level: str, default: int) -> int:
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
-            level, size = ((folder / name).read_text().strip() for name in ("level", "size"))
+            found, kind, size = ((folder / name).read_text().strip() for name in ("level", "type", "size"))
         except OSError:
             continue
-        if level == "2" and re.fullmatch(r"\d+K", size):
+        if found == level and kind != "Instruction" and re.fullmatch(r"\d+K", size):
             return int(size[:-1]) << 10
-    return 1 << 20
+    return default
 
 
 def _cpu_entry(*names: str) -> str:

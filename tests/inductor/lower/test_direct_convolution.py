@@ -278,13 +278,14 @@ def test_left_to_the_library(convolution: nn.Module, shape: tuple[int, ...]) -> 
 
 @pytest.mark.fixed_sizes
 @pytest.mark.parametrize("threads", [1, 2, 5])
-@pytest.mark.parametrize("kind", ["convolutions", "product in chunks of rows"])
+@pytest.mark.parametrize("kind", ["convolutions", "product in chunks of rows", "product in panels of channels"])
 def test_threads(threads: int, kind: str) -> None:
     """The number is read when a kernel runs, and changes no result."""
     convolutions = nn.Conv2d(32, 200, 3, padding=1), nn.ReLU(), nn.Conv2d(200, 200, 3, groups=200)
     layers, shape = {
         "convolutions": (convolutions, (2, 32, 30, 31)),
         "product in chunks of rows": ((nn.Linear(700, 250), nn.ReLU()), (413, 700)),
+        "product in panels of channels": ((nn.Linear(4500, 250), nn.ReLU()), (61, 4500)),
     }[kind]
     model = nn.Sequential(*layers).eval()
     frozen = stator.freeze(model)
@@ -327,6 +328,7 @@ PRODUCTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
     "activation": (lambda: nn.Sequential(nn.Linear(40, 50), nn.ReLU()), (2, 9, 40), 1),
     "by rows": (Rows, (17, 40), 1),
     "residual": (Residual, (3, 11, 40), 2),
+    "panels of channels": (lambda: nn.Sequential(nn.Linear(4500, 70), nn.ReLU()), (37, 4500), 1),
     "few rows": (lambda: nn.Linear(40, 96), (3, 40), 0),
     "few columns": (lambda: nn.Linear(40, LANES - 1), (33, 40), 0),
     "softmax": (lambda: nn.Sequential(nn.Linear(40, 64), nn.Softmax(-1)), (20, 40), 1),
