@@ -38,6 +38,7 @@ from .interpreter.capture_context import FrameCapture
 from .interpreter.frame import Frame, StopAtBreak
 from .interpreter.generators import GeneratorValue
 from .interpreter.nested_break import calls_of_a_module, left_together, namespace_of_modules, receiver_of, user_code
+from .interpreter.numpy_frames import outside_numpy
 from .interpreter.reconstruction import FrameReconstructor
 from .interpreter.release_capture_state import dismantle
 from .interpreter.varying_loops import loop_counters
@@ -234,10 +235,13 @@ class _Attempt:
         """`frames`: the frames that were running when the error came up."""
         if self.assumptions.end is not None:
             raise error  # the state at the break cannot be handed over
-        assert error.place is not None
-        reason = BreakReason(error.kind, error.reason, error.place, break_hint(error.kind, error.hint))
+        reason = _reason_of(error)
         if step is None:
-            step = self._last_left(context, frames).began
+            frames, at_call = outside_numpy(frames, error)
+            last = self._last_left(context, frames)
+            if at_call is not None and last is frames[-1]:
+                reason = _reason_of(last.located(at_call))
+            step = last.began
         end, assumed = self._end(context, step, reason), self.assumptions
         if error.kind == "torch-error":
             end = replace(end, guards=_guards_of_error(context))
@@ -293,7 +297,10 @@ class _Attempt:
             raise self._earlier(context, error, outermost.began) from error
 
     def _earlier(self, context: FrameCapture, error: Unsupported, step: int) -> Retry:
-        end = replace(self._end(context, step, self.reason), guards=self.assumptions.end.guards)  # type: ignore[union-attr]
+        reason = self.reason
+        if reason.kind == "numpy-function":  # its call is later
+            reason = replace(reason, kind=error.kind, hint=break_hint(error.kind, None))
+        end = replace(self._end(context, step, reason), guards=self.assumptions.end.guards)  # type: ignore[union-attr]
         return Retry(self.assumptions.ending(end), error)
 
     def _uncaught(self, context: FrameCapture, frame: Frame, raised: Raised) -> Unsupported:
@@ -447,6 +454,11 @@ class _Attempt:
             return None
         point = resumption.point
         return Load(LocalSource(point.stack_parameter(point.handlers[frame.handlers_kept])))
+
+
+def _reason_of(error: Unsupported) -> BreakReason:
+    assert error.place is not None
+    return BreakReason(error.kind, error.reason, error.place, break_hint(error.kind, error.hint))
 
 
 def _guards_of_error(context: FrameCapture) -> tuple[Guard, ...]:

@@ -342,8 +342,9 @@ class FrameCompiler:
 
     def dispatch_at(self, captured: CapturedFrame) -> Callable[[Any], Any]:
         """The function that maps, at run time, the callee of the call at this break to a callable that compiles
-        frames."""
-        return self.dispatch
+        frames; and a function that computes with NumPy alone to itself."""
+        exit_ = captured.exit
+        return _as_it_is if isinstance(exit_, Break) and exit_.reason.kind == "numpy-function" else self.dispatch
 
     def hook_at(self, captured: CapturedFrame) -> Hook:
         """The functions that turn the frame hook on and off around the operation at this break."""
@@ -461,6 +462,14 @@ def _runs_by_itself(captured: CapturedFrame, emitted: CodeType | None, gains: bo
     if not gains:
         return captured.runs_original and isinstance(captured.exit, Return)
     return captured.runs_original and (emitted is None or is_right_on_any_path(captured))
+
+
+def _as_it_is(callee: Any) -> Any:
+    """The callee, or the rest of a called function, whose frame and the frames that it calls stay uncompiled."""
+    if type(callee) is not native.Inner:
+        return callee
+    function = callee._target._function
+    return native.Inner(function, len(closure_of(function.__code__)))
 
 
 def _frame_name(function: FunctionType, module: Any) -> str:

@@ -77,8 +77,9 @@ class BreakCostCompiler(FrameCompiler):
             self._seconds_apart += time.perf_counter() - began
 
     def dispatch_at(self, captured: CapturedFrame) -> Callable[[Any], Any]:
+        dispatch = super().dispatch_at(captured)
         if not isinstance(captured.exit, Break):
-            return self.dispatch
+            return dispatch
         cost = self._cost(captured.exit.reason)
 
         def timed(callee: Any, *args: Any, **kwargs: Any) -> Any:
@@ -90,7 +91,7 @@ class BreakCostCompiler(FrameCompiler):
                 cost.native_seconds += took
                 self._seconds_apart += took
 
-        return lambda callee: partial(timed, self.dispatch(callee))
+        return lambda callee: partial(timed, dispatch(callee))
 
     def hook_at(self, captured: CapturedFrame) -> Hook:
         """Time spent while the hook is on is native, except for code that is compiled there."""

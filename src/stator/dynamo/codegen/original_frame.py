@@ -28,6 +28,7 @@ from stator.dynamo.ir.resume import ResumePoint, Slot
 from .breaks import CALL_OPERANDS, NO_WAY_ON, BreakWriter, Hook, MakeResume
 from .writer import Writer
 
+_CHOSEN = ("disabled", "numpy-function")  # kinds of breaks at calls whose callee `dispatch` knows
 _METHOD_FORMS = ("LOAD_ATTR", "LOAD_SUPER_ATTR")  # from 3.12 on, marked by the lowest flag
 
 
@@ -74,7 +75,7 @@ class _OwnCodeWriter(BreakWriter):
     def __init__(
         self, writer: Writer, exit_: Break, make_resume: MakeResume, dispatch: Callable[[Any], Any], hook: Hook
     ) -> None:
-        super().__init__(writer, exit_, make_resume, dispatch if exit_.reason.kind == "disabled" else None, hook)
+        super().__init__(writer, exit_, make_resume, dispatch if exit_.reason.kind in _CHOSEN else None, hook)
         self.original = decode(writer.code)  # a copy that may be modified
         native, self.after, _ = self._native_instructions()
         self.first = self.after - len(native)

@@ -11,6 +11,7 @@ HINTS: dict[str, str] = {
     "requested": "remove it",
     "debugger": "remove it when you are done",
     "call-builtin": "call it outside, or accept the break",
+    "numpy-function": "nothing: it runs as it is",
     "call": "call a function or a method written in Python",
     "disabled": "let it be compiled, or accept the break",
     "torch-argument": "convert it first",

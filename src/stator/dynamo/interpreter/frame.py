@@ -56,6 +56,7 @@ class Frame(CaptureState):
     """Interpreter state of one call. `stack` holds realized values (None is a NULL slot)."""
 
     __slots__ = (
+        "arguments",
         "began",
         "called",
         "cells",
@@ -63,7 +64,6 @@ class Frame(CaptureState):
         "contexts",
         "generator",
         "globals",
-        "handed_over",
         "handlers",
         "handlers_kept",
         "handling",
@@ -92,8 +92,7 @@ class Frame(CaptureState):
         self.program = program
         self.globals = scope
         self.locals = local_values
-        # the parameters of resume code, which drops those that are pushed
-        self.handed_over = dict(local_values) if program.resumption is not None else {}
+        self.arguments = dict(local_values)  # variables get other values; resume code drops those that it pushes
         self.cells: dict[str, CellValue] = dict(zip(closure_of(program.code), closure, strict=True))
         self.name = name
         self.stack: list[Any] = []

@@ -89,7 +89,7 @@ class VaryingLoops:
         if iterator.position + 1 >= self._turns:
             raise _left_to_the_interpreter()
         step = iterator_state.range_step(iterator.obj)
-        first = frame.handed_over[item_parameter(frame.program.code)]  # type: ignore[index]
+        first = frame.arguments[item_parameter(frame.program.code)]  # type: ignore[index]
         first = first.realize(context) if type(first) is Lazy else first
         if not is_open(first):  # turns with other numbers need another version
             raise _left_to_the_interpreter()

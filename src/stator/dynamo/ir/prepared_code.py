@@ -121,6 +121,12 @@ _THEIR_MODULES = frozenset({"builtins", "inspect"})
 _LOADS_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "IMPORT_FROM"})
 
 
+def global_names(code: CodeType) -> set[str]:
+    """The names of global variables that the code, or a function or class inside of it, reads."""
+    inside = [global_names(constant) for constant in code.co_consts if type(constant) is CodeType]
+    return {one.argval for one in prepare_code(code).instructions if one.opname in _LOADS_GLOBAL}.union(*inside)
+
+
 def reads_no_frame(code: CodeType) -> bool:
     """Whether the code uses none of the functions by which a program reads all variables of its own frame. Attributes
     of other objects, such as `torch.stack` and `model.eval`, share the names of some of them."""
