@@ -233,8 +233,6 @@ class _Attempt:
         self, context: FrameCapture, error: Unsupported, frames: Sequence[Frame], step: int | None = None
     ) -> Retry:
         """`frames`: the frames that were running when the error came up."""
-        if self.assumptions.end is not None:
-            raise error  # the state at the break cannot be handed over
         reason = _reason_of(error)
         if step is None:
             frames, at_call = outside_numpy(frames, error)
@@ -243,6 +241,9 @@ class _Attempt:
                 reason = _reason_of(last.located(at_call))
             step = last.began
         end, assumed = self._end(context, step, reason), self.assumptions
+        # an attempt may have fewer steps than the one before, whose lookups imported a module (`np.random`)
+        if assumed.end is not None and end.step >= assumed.end.step:
+            raise error  # the state at the break cannot be handed over
         if error.kind == "torch-error":
             end = replace(end, guards=_guards_of_error(context))
         elif error.kind == "varying-loop":
