@@ -237,6 +237,7 @@ def compile_graph(
     frozen: the tensors among the inputs that may become constants."""
     if options.verify:
         graph_verifier.verify(gm)
+    _compile_parts(gm, options)
     with counters.timed("program_cache"):
         kept = not predict and not (frozen is not None and frozen.tensors)
         entry = ProgramEntry(gm, example_inputs, options) if kept else None
@@ -266,8 +267,6 @@ def _program_of(
         if frozen is not None:
             gm = freeze_inputs(gm, example_inputs, frozen)
         gm = run_passes(gm, options.exact_rounding)
-    _compile_parts(gm, options)
-    with counters.timed("lower"):
         tunes_with = cpp.compiled_convolution if options.tunes else None
         lowered = lower(gm, options.exact_rounding, sizes, tunes_with=tunes_with)
     dumps.write("30_loops.txt", lambda: print_lowered(lowered))

@@ -137,14 +137,92 @@ def test_random_numbers_and_written_inputs(mode: str) -> None:
     torch.testing.assert_close(results[1][0], results[0][0], rtol=0, atol=0)
 
 
-def test_constants_are_stored_with_the_program() -> None:
-    def masked(x: torch.Tensor) -> torch.Tensor:
-        return x[:, torch.tensor([3, 1, 0])] * torch.tensor([1.5, -2.0, float("inf")])
+def small_constants(x: torch.Tensor) -> torch.Tensor:
+    return x[:, torch.tensor([3, 1, 0])] * torch.tensor([1.5, -2.0, float("inf")])
 
+
+def expanded_constant(x: torch.Tensor) -> torch.Tensor:
+    return x[None].expand(64, 6, 8) * torch.arange(8.0).sin().cos().exp().log1p().expand(6, 8)
+
+
+def part_of_a_constant(x: torch.Tensor) -> torch.Tensor:
+    places = torch.arange(512)
+    folded = (places[:, None] - places[None]).abs().float().log1p().clamp(max=9).sin()
+    return x @ folded[3:11, 5:13] + x @ folded[::64, ::64]
+
+
+def large_constants(x: torch.Tensor) -> torch.Tensor:
+    places = torch.arange(1 << 18)
+    return sum([x.sum() * (places * n).float().sin().cos().exp().log1p() for n in (1, 2)])  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("function", [small_constants, expanded_constant, part_of_a_constant, large_constants])
+def test_constants_are_stored_with_the_program(function: Callable[..., Any]) -> None:
     for programs in (0, 1):
-        result, count = again(masked, X)
-        torch.testing.assert_close(result, masked(X))
+        result, count = again(function, X)
+        torch.testing.assert_close(result, function(X))
         assert count == programs
+
+
+def test_a_changed_constant_is_another_program() -> None:
+    def scaled(by: list[float]) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda x: x * torch.tensor(by)
+
+    for last, programs in ((1.0, 0), (2.0, 0), (1.0, 1)):
+        by = [0.5] * 9_999 + [last]
+        result, count = again(scaled(by), torch.ones(10_000))
+        torch.testing.assert_close(result, torch.tensor(by))
+        assert count == programs
+
+
+TABLE = torch.ones(8)
+
+
+@torch.compiler.allow_in_graph
+def scaled_by_table(x: torch.Tensor) -> torch.Tensor:
+    return x * TABLE
+
+
+def test_a_tensor_that_the_program_changes_is_no_constant() -> None:
+    for _ in range(2):
+        TABLE.fill_(1.0)
+        stator.reset()
+        compiled = stator.compile(lambda x: scaled_by_table(x + 1) * 2)
+        for value in (1.0, 3.0):
+            TABLE.fill_(value)
+            torch.testing.assert_close(compiled(X), (X + 1) * value * 2)
+
+
+def branch(x: torch.Tensor) -> torch.Tensor:
+    inner = lambda x: torch.cond(x.max() > 9, lambda x: x * 5, lambda x: x - 7, (x,))  # noqa: E731
+    return torch.cond(x.sum() > 0, inner, lambda x: x.cos() * torch.arange(8), (x * 2,)) + 1  # type: ignore[no-any-return]
+
+
+def repeat(x: torch.Tensor) -> torch.Tensor:
+    while_loop = torch._higher_order_ops.while_loop
+    return while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 1.5), (torch.tensor(0), x))[1]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("function, programs", [(branch, 5), (repeat, 3)])
+def test_programs_with_subgraphs(function: Callable[..., Any], programs: int, dynamic: bool) -> None:
+    inputs = (X.abs(), -X.abs(), X.abs() + 9)
+    for expected in (0, programs):
+        result, count = again(function, inputs[0], dynamic=dynamic)
+        compiled = stator.compile(function, dynamic=dynamic)
+        assert count == expected
+        torch.testing.assert_close(result, function(inputs[0]))
+        for x in inputs:
+            torch.testing.assert_close(compiled(x), function(x))
+
+
+def test_subgraphs_are_in_the_key() -> None:
+    def choose(by: float) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda x: torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x * by, (x,))
+
+    for by in (2.0, 3.0):
+        again(choose(by), X.abs())
+        torch.testing.assert_close(again(choose(by), -X.abs())[0], -X.abs() * by)
 
 
 # ---- the key
@@ -262,7 +340,7 @@ def test_a_library_s_operator_is_in_the_key_by_its_schema() -> None:
         with torch.library._scoped_library("program_cache_test", "DEF") as library:
             library.define(f"some{schema}")
             library.impl("some", torch.clone, "CPU")
-            names.append(identity._text(torch.ops.program_cache_test.some.default))
+            names.append(identity.text(torch.ops.program_cache_test.some.default))
     assert names[0] != names[1]
 
 
@@ -284,12 +362,25 @@ def test_rules_of_the_program_keep_nothing() -> None:
     assert ProgramEntry(traced(softmax_of_sum, X, Y), (X, Y), Options()).key is None
 
 
-def test_choices_that_later_processes_may_time_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choices_that_only_this_program_can_make_again_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = traced(softmax_of_sum, X, Y)
     entry = ProgramEntry(graph, (X, Y), Options())
     choices.note_provisional()
-    monkeypatch.setattr(program_cache, "_to_bytes", lambda program: pytest.fail("stored"))
+    monkeypatch.setattr(program_cache, "_to_bytes", lambda *program: pytest.fail("stored"))
     entry.keep(None)  # type: ignore[arg-type]
+
+
+def test_a_program_by_a_rule_serves_until_the_answer_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = pipeline._program_of
+
+    def by_rule(*arguments: Any) -> Any:
+        choices.note_provisional((os.getenv, ("STATOR_TEST_ANSWER",), os.getenv("STATOR_TEST_ANSWER")))
+        return original(*arguments)
+
+    monkeypatch.setattr(pipeline, "_program_of", by_rule)
+    for chosen, programs in (("rule", 0), ("rule", 1), ("timed", 0), ("timed", 1)):
+        monkeypatch.setenv("STATOR_TEST_ANSWER", chosen)
+        assert again(softmax_of_sum, X, Y)[1] == programs
 
 
 @pytest.mark.parametrize("chosen", [dict(program_cache=False), dict(verify=True)], ids=str)
@@ -351,6 +442,15 @@ stator.compile(model)(x).sum().backward()
 for parameter, gradient in zip(model.parameters(), expected):
     torch.testing.assert_close(parameter.grad, gradient, rtol=1e-3, atol=1e-2)
 print(counters.counts["programs.found"], "lower" in counters.seconds, "triton" in sys.modules)
+
+def choose(x):
+    folded = torch.arange(3000)[:, None].float().sin().cos().exp().log1p().expand(3000, 300)
+    return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - folded, (x * folded,))
+
+with torch.no_grad():
+    for x in (x, -x):
+        torch.testing.assert_close(stator.compile(choose)(x), choose(x))
+print(counters.counts["programs.found"], "lower" in counters.seconds, counters.counts["kernels.compiled"])
 """
 
 
@@ -365,4 +465,4 @@ def test_processes_share_programs_and_write_at_once() -> None:
     writers = [start(), start()]
     assert all(one.communicate(timeout=300)[0] and one.returncode == 0 for one in writers)
     last = start()
-    assert last.communicate(timeout=300)[0].split() == ["2", "False", "False"]
+    assert last.communicate(timeout=300)[0].split() == ["2", "False", "False", "8", "False", "0"]

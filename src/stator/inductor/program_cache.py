@@ -7,17 +7,17 @@ such as functions of the program, is not kept. Never here: compiling, or running
 
 from __future__ import annotations
 
-import base64
 import dataclasses
 import functools
 import hashlib
-import json
+import io
 import marshal
 import os
+import pickle
 import sys
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -28,10 +28,11 @@ from torch.utils._pytree import tree_leaves
 
 from stator.base import IMPORTED_AT, counters, dumps, logs
 from stator.base.config import Options
-from stator.graph.ir.format import DTYPE_NAMES
-from stator.graph.ir.identity import NoIdentity, contents_of, environment_identity, graph_identity, is_plain
+from stator.graph.ir.identity import MOST_BYTES, NoIdentity, contents_of, environment_identity, graph_identity, is_plain
 from stator.graph.ir.size_bindings import environment_of
+from stator.graph.subgraphs.subgraph_ops import subgraph_of
 from stator.prims import extend
+from stator.prims.layout import extent
 from stator.prims.record import TensorMeta
 from stator.runtime import choices
 from stator.runtime.build import current_cache
@@ -42,8 +43,9 @@ from stator.runtime.toolchain import digest
 from .program.peak import Peak
 from .program.steps import HostSource, KernelSource
 
-_FORMAT = "programs-4"  # change it with the stored format
-_MOST_BYTES = 1 << 20  # of a program's constants
+Size = tuple[int, ...]
+
+_FORMAT = "programs-5"  # change it with the stored format
 # Options that no program depends on
 _FRONT_END = ("guard_filter_fn", "recompile_limit", "free_parameters", "threads", "verify")
 
@@ -79,31 +81,41 @@ class ProgramEntry:
     def __init__(self, gm: fx.GraphModule, inputs: Sequence[Any], options: Options) -> None:
         self.key: str | None = None
         self._environment = environment_of(gm.graph)
+        self._parts = [part for node in gm.graph.nodes if (part := subgraph_of(node)) is not None]
         if not is_on or not options.program_cache or options.verify or extend.is_used or _is_watched():
             return
         try:
-            self._before = self._answers()
+            self._known, self._questions = self._facts(), len(choices.provisional)
             self.key = digest("\0".join((_FORMAT, _process(), _settings(), *_given(gm, inputs, options))))
         except NoIdentity as reason:
             logs.log("graph", "the program of this graph is not kept on disk: %s", reason)
 
-    def _answers(self) -> tuple[int, str]:
-        """What printing may change: the choices that were not timed, and the facts about sizes. Raises NoIdentity."""
-        return choices.provisional, "" if self._environment is None else environment_identity(self._environment)
+    def _facts(self) -> str:
+        """What is known about sizes, which printing may change. Raises NoIdentity."""
+        return "" if self._environment is None else environment_identity(self._environment)
 
     def find(self) -> PrintedProgram | None:
-        """The program, if there is an intact one."""
+        """The program, if there is an intact one, whose choices by rules are those that this process makes."""
         data = None if self.key is None else current_cache().find_data(self.key)
-        counters.count("programs.found", data is not None)
-        return None if data is None else _from_bytes(data)
+        program, questions = (None, ()) if data is None else _from_bytes(data)
+        if not all(function(*arguments) == answer for function, arguments, answer in questions):
+            program = None
+        counters.count("programs.found", program is not None)
+        if program is not None:
+            objects = program.source.objects  # each a position until now
+            objects.update((name, self._parts[position]) for name, position in objects.items())
+        return program
 
     def keep(self, program: PrintedProgram) -> None:
         """Store a program, unless it relies on answers of this process alone: facts about sizes, which the program's
-        guards check; or choices that were not timed, which the next process may time."""
-        if self.key is None or self._before != self._answers():
+        guards check; or choices by rules that only this program can make again by timing."""
+        if self.key is None:
             return
-        data = _to_bytes(program)
+        questions = dict.fromkeys(choices.provisional[self._questions :])
+        is_known = None not in questions and self._known == self._facts()
+        data = _to_bytes(program, self._parts, tuple(questions)) if is_known else None
         if data is None:
+            logs.log("graph", "the program of this graph is not kept on disk: it relies on what only this process has")
             return
         cache = current_cache()
         try:
@@ -184,62 +196,52 @@ def _process() -> str:
 # ---- the stored form
 
 
-def _to_bytes(program: PrintedProgram) -> bytes | None:
-    """None for a program with objects or constants that only this process has, or large ones."""
-    source, recording = program.source, program.recording
+def _to_bytes(program: PrintedProgram, parts: Sequence[Any], questions: tuple[Any, ...]) -> bytes | None:
+    """None for a program with objects or constants that only this process has, or with large constants. The programs of
+    subgraphs are found by themselves: the graph of this program has them at the positions that are stored."""
+    source = program.source
     constants = source.constants.values()
-    if source.objects or not all(_is_storable(one) for one in constants):
+    known = {id(part): position for position, part in enumerate(parts)}
+    if not all(map(is_plain, constants)) or sum(_elements(one) * one.itemsize for one in constants) > MOST_BYTES:
         return None
-    if sum(one.nbytes for one in constants) > _MOST_BYTES:
+    if any(id(value) not in known for value in source.objects.values()):
         return None
-    form = {
-        "text": source.text,
-        "code": base64.b64encode(marshal.dumps(program.code)).decode(),
-        "constants": {name: _described(value) for name, value in source.constants.items()},
-        "kernels": {
-            device: [(one.name, one.symbol, one.source, one.language) for one in kernels]
-            for device, kernels in program.kernels.items()
-        },
-        "peak": program.peak and dataclasses.astuple(program.peak),
-        "recording": recording
-        and (
-            *(recording.device, recording.refused, recording.inputs.tensors, sorted(recording.inputs.parameters)),
-            *(sorted(recording.inputs.written), recording.inputs.sizes, recording.inputs.boxed, recording.need),
-        ),
-    }
-    return zlib.compress(json.dumps(form).encode(), 1)
+    objects = {name: known[id(value)] for name, value in source.objects.items()}
+    kernels = {device: [replace(one, sizes=()) for one in found] for device, found in program.kernels.items()}
+    contents: list[pickle.PickleBuffer] = []  # they are not compressed
+    text = io.BytesIO()
+    _Pickler(text, protocol=5, buffer_callback=contents.append).dump(
+        (replace(program, source=replace(source, objects=objects), kernels=kernels), questions)
+    )
+    return pickle.dumps((zlib.compress(text.getbuffer(), 1), contents), protocol=5)
 
 
-def _is_storable(value: torch.Tensor) -> bool:
-    return is_plain(value) and value.dtype in DTYPE_NAMES and torch._debug_has_internal_overlap(value) == 0
+def _from_bytes(data: bytes) -> Any:
+    text, contents = pickle.loads(data)
+    return pickle.loads(zlib.decompress(text), buffers=contents)
 
 
-def _from_bytes(data: bytes) -> PrintedProgram:
-    form = json.loads(zlib.decompress(data))
-    constants = {name: _tensor(*value) for name, value in form["constants"].items()}
-    kernels = {device: [KernelSource(*one) for one in found] for device, found in form["kernels"].items()}
-    recording = None
-    if form["recording"]:
-        device, refused, tensors, parameters, written, sizes, boxed, need = form["recording"]
-        places = tuple([(position, dim) for position, dim in sizes])
-        inputs = InputDescription(tuple(tensors), frozenset(parameters), frozenset(written), places, boxed)
-        recording = Recording(device, refused, inputs, need)
-    peak = Peak(*form["peak"]) if form["peak"] else None
-    code = marshal.loads(base64.b64decode(form["code"]))
-    return PrintedProgram(HostSource(form["text"], {}, constants), code, kernels, peak, recording)
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, CodeType):
+            return marshal.loads, (marshal.dumps(value),)
+        if isinstance(value, torch.Tensor):
+            with choices.plain_calls():
+                contents = contents_of(value.as_strided((_elements(value),), (1,), 0))
+            layout = tuple(value.shape), value.stride(), value.storage_offset()
+            return _tensor, (pickle.PickleBuffer(contents), value.dtype, value.device, *layout)
+        return NotImplemented
 
 
-_DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
+def _elements(value: torch.Tensor) -> int:
+    """Of the part of a storage from its start to the last element of a tensor."""
+    return value.storage_offset() + extent(value.shape, value.stride()) if value.numel() else 0
 
 
-def _described(value: torch.Tensor) -> tuple[Any, ...]:
-    contents = base64.b64encode(contents_of(value)).decode()
-    return DTYPE_NAMES[value.dtype], str(value.device), tuple(value.shape), value.stride(), contents
-
-
-def _tensor(dtype: str, device: str, shape: list[int], stride: list[int], contents: str) -> torch.Tensor:
-    with torch._C._InferenceMode(False), torch.no_grad(), torch._C._DisableTorchDispatch():
-        data = bytearray(base64.b64decode(contents))
-        flat = torch.frombuffer(data, dtype=_DTYPES[dtype]) if data else torch.empty(0, dtype=_DTYPES[dtype])
-        made = torch.empty_strided(shape, stride, dtype=_DTYPES[dtype], device=device)
-        return made.copy_(flat.view(shape))
+def _tensor(
+    contents: bytes, dtype: torch.dtype, device: torch.device, shape: Size, stride: Size, offset: int
+) -> torch.Tensor:
+    with choices.plain_calls():
+        data = bytearray(contents)
+        flat = torch.frombuffer(data, dtype=torch.uint8).view(dtype) if data else torch.empty(0, dtype=dtype)
+        return flat.to(device, copy=True).as_strided(shape, stride, offset)

@@ -161,6 +161,13 @@ def numel(shape: Sizes) -> Any:
     return count
 
 
+def extent(shape: Sizes, strides: Sizes) -> Any:
+    """Return the number of elements from the first to the last that strides reach, both included."""
+    if has_zero(shape):
+        return 0
+    return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+
+
 def smaller_size(first: Any, second: Any) -> Any:
     """Return the smaller of two sizes, without a guard on which one that is."""
     if type(first) is int and type(second) is int:

@@ -57,7 +57,10 @@ def keep_choice(key: str, choice: Mapping[str, Any]) -> None:
 
 _known: dict[str, str] = {}  # by key: the choices of this process
 _untimed: set[str] = set()  # those of `_known` that a later process may time
-provisional = 0  # how often a rule answered where a later process may time
+# What rules answered where a later process may time: a function, its arguments, and its answer; None where only the
+# program that asked can ask again
+Question = tuple[Callable[..., Any], tuple[Any, ...], Any]
+provisional: list[Question | None] = []
 _timing = fork_safe_lock()  # timings of two threads would disturb each other
 
 
@@ -81,6 +84,16 @@ def quickest_on_cpu(
     rule: the choice where other work on the machine disturbs the timing. The next process tries again, but not every
     one. margin: of the time of an earlier alternative, in which a later one must win.
     """
+    chosen, is_provisional = choose_on_cpu(kind, facts, alternatives, rule, margin)
+    if is_provisional:
+        note_provisional()
+    return chosen
+
+
+def choose_on_cpu(
+    kind: str, facts: tuple[Any, ...], alternatives: Callable[[], Alternatives], rule: str, margin: float
+) -> tuple[str, bool]:
+    """`quickest_on_cpu`, and whether the rule answered and a later process may time, which the caller notes."""
     key = choice_key(processor(), kind, torch.get_num_threads(), *facts)
     with _timing:
         if key not in _known:
@@ -93,15 +106,13 @@ def quickest_on_cpu(
                 if chosen is None and disturbed + 1 < _MOST_DISTURBED:
                     _untimed.add(key)
             _known[key] = rule if chosen is None else chosen
-        if key in _untimed:
-            note_provisional()
-        return _known[key]
+        return _known[key], key in _untimed
 
 
-def note_provisional() -> None:
-    """Count an answer by a rule in place of a choice, so that programs that rely on it are not kept."""
-    global provisional
-    provisional += 1
+def note_provisional(question: Question | None = None) -> None:
+    """Note an answer by a rule in place of a choice: a process that finds a program that relies on it asks again, and
+    makes the program anew where the answer is another. Without a question the program is not kept."""
+    provisional.append(question)
 
 
 def known_choice(kind: str, facts: tuple[Any, ...]) -> str | None:
@@ -117,7 +128,7 @@ def _timed(
     margin: float,
 ) -> str | None:
     """The name of the quickest alternative; None if other work disturbed the timing."""
-    with counters.timed("autotune"), _plain_calls():
+    with counters.timed("autotune"), plain_calls():
         times = _times(alternatives())
     chosen = ""
     for name, samples in times.items():
@@ -131,7 +142,7 @@ def _timed(
 
 
 @contextmanager
-def _plain_calls() -> Iterator[None]:
+def plain_calls() -> Iterator[None]:
     """Calls of torch that no setting and no mode of the program changes or sees."""
     with (
         torch._C._InferenceMode(False),

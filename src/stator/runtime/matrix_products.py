@@ -24,7 +24,7 @@ from torch import library
 from stator.prims.onednn import is_half_float, onednn_enabled
 
 from . import choices
-from .choices import known_choice, quickest_on_cpu
+from .choices import choose_on_cpu, known_choice
 from .few_rows import few_rows_product_of_sizes, is_worthwhile
 from .toolchain import cpu_vendor
 
@@ -66,7 +66,7 @@ def onednn_takes(dtype: torch.dtype) -> bool:
     return bool(_linear_pointwise) and ((dtype is torch.float32 and onednn_enabled()) or is_half_float(dtype))
 
 
-def is_onednn_quicker(rows: int, inner: int, columns: int, by_rows: bool = False, *, tunes: bool = False) -> bool:
+def is_onednn_quicker(rows: int, inner: int, columns: int, by_rows: bool = False, tunes: bool = False) -> bool:
     """Compare a product of [rows, inner] with [inner, columns] by oneDNN with one by BLAS; this may time both. The
     answer stays in a process.
 
@@ -75,7 +75,7 @@ def is_onednn_quicker(rows: int, inner: int, columns: int, by_rows: bool = False
     """
     answer, is_provisional = _is_timed_quicker(rows, inner, columns, by_rows, tunes, torch.get_num_threads())
     if is_provisional:
-        choices.note_provisional()
+        choices.note_provisional((is_onednn_quicker, (rows, inner, columns, by_rows, tunes), answer))
     return answer
 
 
@@ -93,15 +93,16 @@ def _is_timed_quicker(
     is_small = rows * inner * columns < _TIMED_FROM
     if is_small or (_seconds_waited > _PATIENCE_SECONDS and not tunes):
         return _is_known_quicker(rows, inner, columns, by_rows, threads)
-    start, before = time.perf_counter(), choices.provisional
+    start = time.perf_counter()
     limit = _limited if tunes else typical_sizes
     sizes = limit(rows, inner, columns, (_TUNED_WORK if tunes else _TIMED_WORK) * threads)
     ruled = _is_ruled_quicker(rows, inner, columns, by_rows)
     margin, runs = _RULED_MARGIN if ruled else _MARGIN, functools.partial(_runs, *sizes, by_rows)
-    chosen = quickest_on_cpu(_KIND, _facts(*sizes, by_rows, ruled), runs, ONEDNN if ruled else BLAS, margin)
+    rule, facts = ONEDNN if ruled else BLAS, _facts(*sizes, by_rows, ruled)
+    chosen, is_provisional = choose_on_cpu(_KIND, facts, runs, rule, margin)
     if not tunes:
         _seconds_waited += time.perf_counter() - start
-    return chosen == ONEDNN, choices.provisional > before
+    return chosen == ONEDNN, is_provisional
 
 
 @functools.lru_cache(maxsize=4096)

@@ -168,7 +168,7 @@ class FunctionalTracer(FakeMode):
             return entry[1]
         fake = super().constant(tensor)
         if fake.node is None:
-            self._bind_constant(tensor, fake)
+            self._bind_constant(tensor, fake).node.meta["foreign"] = True  # the program may hold and change it
             self.constant_storages[id(fake.fake_storage)] = tensor
         return fake
 

@@ -28,7 +28,7 @@ from .size_bindings import SYMBOLIC, ResultPlace, SizeBinding, environment_of
 _UNREAD = frozenset(("place", "origin", "backward", "checkpoint", "requires_grad", "again", "peak"))
 # Namespaces whose operators are fixed by the versions of torch and stator
 _BUILT_IN = frozenset(("aten", "prims", "stator", "mkldnn", "mkl", "onednn"))
-_MOST_BYTES = 1 << 14  # of a constant
+MOST_BYTES = 1 << 26  # of a constant
 
 
 class NoIdentity(Exception):
@@ -39,10 +39,10 @@ def graph_identity(gm: fx.GraphModule) -> str:
     """The text of a functional graph, with what is known about its sizes. Raises NoIdentity."""
     parts = [_items(gm.meta)]
     for node in gm.graph.nodes:
+        if node.meta.get("foreign"):
+            raise NoIdentity("the program may change a tensor that the graph reads")
         target = node.target if node.op != "get_attr" else _attribute(gm, str(node.target))
-        parts.append(
-            f"{node.op} {node.name} {_text(target)} {_text(node.args)} {_text(node.kwargs)} {_items(node.meta)}"
-        )
+        parts.append(f"{node.op} {node.name} {text(target)} {text(node.args)} {text(node.kwargs)} {_items(node.meta)}")
     environment = environment_of(gm.graph)
     if environment is not None:
         parts.append(environment_identity(environment))
@@ -52,7 +52,7 @@ def graph_identity(gm: fx.GraphModule) -> str:
 def environment_identity(environment: Environment) -> str:
     """The text of all that answers to questions about sizes depend on."""
     parts = environment.hints, environment.ranges, environment.replacements, environment.assumes
-    return _text((*parts, [fact.condition for fact in environment.facts]))
+    return text((*parts, [fact.condition for fact in environment.facts]))
 
 
 def _attribute(gm: fx.GraphModule, name: str) -> Any:
@@ -63,10 +63,10 @@ def _attribute(gm: fx.GraphModule, name: str) -> Any:
 
 
 def _items(meta: dict[str, Any]) -> str:
-    return ", ".join([f"{name}: {_text(value)}" for name, value in sorted(meta.items()) if name not in _UNREAD])
+    return ", ".join([f"{name}: {text(value)}" for name, value in sorted(meta.items()) if name not in _UNREAD])
 
 
-def _text(value: Any) -> str:
+def text(value: Any) -> str:
     writer = _WRITERS.get(type(value))
     if writer is None:
         if value is operator.getitem:
@@ -79,15 +79,15 @@ def _text(value: Any) -> str:
 
 
 def _sequence(value: Any) -> str:
-    return f"({', '.join([_text(item) for item in value])})"
+    return f"({', '.join([text(item) for item in value])})"
 
 
 def _list(value: Any) -> str:
-    return f"[{', '.join([_text(item) for item in value])}]"
+    return f"[{', '.join([text(item) for item in value])}]"
 
 
 def _dict(value: Any) -> str:
-    return f"{{{', '.join([f'{_text(key)}: {_text(item)}' for key, item in value.items()])}}}"
+    return f"{{{', '.join([f'{text(key)}: {text(item)}' for key, item in value.items()])}}}"
 
 
 def _operator(target: OpOverload) -> str:
@@ -102,11 +102,11 @@ def _meta(meta: TensorMeta) -> str:
 
 
 def _tensor(value: torch.Tensor) -> str:
-    """A small constant by its contents."""
-    if not is_plain(value) or value.device.type != "cpu" or value.nbytes > _MOST_BYTES:
-        raise NoIdentity("a tensor is not one of few numbers on the CPU")
+    """A constant by its contents."""
+    if not is_plain(value) or value.nbytes > MOST_BYTES:
+        raise NoIdentity("a tensor is not an array of numbers, or is too large")
     contents = hashlib.sha256(contents_of(value)).hexdigest()
-    return f"tensor{_sequence((value.shape, value.stride(), value.dtype))} {contents}"
+    return f"tensor{_sequence((value.shape, value.stride(), value.dtype, value.device))} {contents}"
 
 
 def is_plain(value: torch.Tensor) -> bool:
@@ -129,6 +129,16 @@ def _symbolic(value: Any) -> str:
     return f"{type(value).__name__}<{expression}>"
 
 
+def writes(kind: type) -> Callable[[Callable[[Any], str]], Callable[[Any], str]]:
+    """Register a function that writes the text of values of one type."""
+
+    def register(writer: Callable[[Any], str]) -> Callable[[Any], str]:
+        _WRITERS[kind] = writer
+        return writer
+
+    return register
+
+
 _EXPRESSIONS = (Expr, FloatExpr, Comparison, Conjunction, Disjunction)
 _NAMED = (torch.dtype, torch.layout, torch.memory_format, torch.device)
 _WRITERS: dict[type, Callable[[Any], str]] = {
@@ -140,8 +150,8 @@ _WRITERS: dict[type, Callable[[Any], str]] = {
     **dict.fromkeys(_NAMED, str),
     **dict.fromkeys(SYMBOLIC, _symbolic),
     slice: lambda value: f"slice{_sequence((value.start, value.stop, value.step))}",
-    frozenset: lambda value: f"frozenset{sorted(map(_text, value))}",
-    set: lambda value: f"set{sorted(map(_text, value))}",
+    frozenset: lambda value: f"frozenset{sorted(map(text, value))}",
+    set: lambda value: f"set{sorted(map(text, value))}",
 }
 _FAMILIES: tuple[tuple[type | tuple[type, ...], Callable[[Any], str]], ...] = (
     (tuple, _sequence),

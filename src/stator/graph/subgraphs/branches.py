@@ -163,13 +163,16 @@ class BranchChoice:
         graphs = [trace_subgraph(mode, function, given, self.results, self.name) for function in self.functions]
         draws = bool(random_devices_of(graphs))
         assert not (draws and differentiated), "the backward would compute the branch again with other random numbers"
-        part = SubgraphOp(self.name, graphs, self.results, _run_branch)
+        part = SubgraphOp(self.name, graphs, self.results, _RunBranch())
         return tuple(record_subgraph(mode, part, [condition, *tensors], draws))
 
 
-def _run_branch(functions: Sequence[Compiled], tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Run the first function if the first tensor is true, else the second."""
-    return functions[0 if bool(tensors[0]) else 1](*tensors[1:])
+@dataclass(frozen=True, slots=True)
+class _RunBranch:
+    """Runs the first function if the first tensor is true, else the second."""
+
+    def __call__(self, functions: Sequence[Compiled], tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        return functions[0 if bool(tensors[0]) else 1](*tensors[1:])
 
 
 def apply_choice(choice: BranchChoice, condition: FakeTensor, tensors: Sequence[Any]) -> tuple[torch.Tensor, ...]:

@@ -18,6 +18,7 @@ from torch import fx
 from stator.base.errors import Unsupported
 from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.functionalization.functionalize import FunctionalTracer
+from stator.graph.ir import identity
 from stator.graph.ir.memory import memory_root
 from stator.graph.ir.size_bindings import environment_of, evaluated, read_sizes, size_bindings, symbols_of_graph
 from stator.graph.tracing.tracer import close_graph
@@ -35,7 +36,8 @@ SubgraphFunction = Callable[..., Sequence[torch.Tensor]]
 
 
 class Control(Protocol):
-    """Runs the graphs of an operator: called with the graphs as callables and the operator's tensors."""
+    """Runs the graphs of an operator: called with the graphs as callables and the operator's tensors. Its text tells it
+    from other controls, in all processes."""
 
     def __call__(self, functions: Sequence[Compiled], tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]: ...
 
@@ -94,6 +96,12 @@ class SubgraphKey(int):
         return self
 
     __copy__ = __deepcopy__  # type: ignore[assignment]
+
+
+@identity.writes(SubgraphKey)
+def _identity(key: SubgraphKey) -> str:
+    part = key.part
+    return f"{part.kind} {part.control} {identity.text(part.results)} {[*map(identity.graph_identity, part.graphs)]}"
 
 
 _numbers = itertools.count()
