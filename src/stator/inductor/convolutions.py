@@ -20,6 +20,9 @@ class DirectConvolution:
     """A convolution of images in NHWC with a kernel that `packed` has laid out. The target of a library call until the
     schedule makes a kernel of it. The call's arguments: images, packed kernel, bias or None.
 
+    In place of a packed kernel a convolution of one tap may have a matrix [in_channels, out_channels] as it lies in
+    memory, of which each call packs parts. matrix: the distance of its columns, which are contiguous.
+
     in_channels, out_channels: of one group. depthwise: each channel has a kernel of its own, so that these are all
     channels. pixel: elements from one position to the next. Pairs are (height, width).
     """
@@ -37,6 +40,7 @@ class DirectConvolution:
     padding: tuple[int, int]
     dilation: tuple[int, int]
     tile: ConvolutionTile
+    matrix: int | None = None
 
     @property
     def rows(self) -> int:
@@ -80,6 +84,8 @@ class DirectConvolution:
         self, images: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, *, out: torch.Tensor
     ) -> torch.Tensor:
         """The convolution by torch, which tests compare kernels with."""
+        if self.matrix is not None:
+            return out.copy_(torch.mm(images, packed) if bias is None else torch.addmm(bias, images, packed))
         height, width = self.size
         along = width - (self.groups * self.in_channels - self.pixel) // self.pixel  # runs overlap
         shape = (self.images, self.groups * self.in_channels, height, along)
@@ -94,6 +100,9 @@ class DirectConvolution:
         return out.copy_(torch.conv2d(data, kernel.flatten(0, 1), bias, *steps))
 
     def __str__(self) -> str:
+        matrix = "" if self.matrix is None else f", of columns {self.matrix} apart"
         kind = "depthwise" if self.depthwise else f"{self.groups} groups of {self.in_channels} -> {self.out_channels}"
         height, width = self.kernel
-        return f"convolution {height}x{width} of {self.images}x{self.size[0]}x{self.size[1]}, {kind}, {self.tile}"
+        return (
+            f"convolution {height}x{width} of {self.images}x{self.size[0]}x{self.size[1]}, {kind}, {self.tile}{matrix}"
+        )

@@ -18,6 +18,7 @@ from stator.base import counters
 from stator.inductor.codegen import cpp
 from stator.inductor.convolutions import ConvolutionTile, DirectConvolution
 from stator.inductor.lower import direct_convolution
+from stator.inductor.lower.builder import LoweringBuilder
 from stator.runtime import packed_products
 from stator.runtime.toolchain import float_lanes
 
@@ -342,6 +343,57 @@ def test_products(make: Callable[[], nn.Module], shape: tuple[int, ...], kernels
     x = torch.randn(shape)
     x[(0,) * x.dim()] = float("nan")
     check(make(), x, kernels=kernels)
+
+
+class Gaps(nn.Module):
+    """Rows and columns that are parts of longer ones, and a residual behind the product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(601, 700) / 20)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x[:, 7:507] @ self.weight[:, 100:600].t()) + x[:, :601]
+
+
+IN_EACH_CALL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
+    "linear": (lambda: nn.Linear(300, 400), (64, 300), 1),
+    "activation": (lambda: nn.Sequential(nn.Linear(130, 333, bias=False), nn.GELU()), (3, 67, 130), 1),
+    "panels and chunks of rows": (lambda: nn.Sequential(nn.Linear(801, 805), nn.ReLU()), (1100, 801), 1),
+    "gaps": (Gaps, (77, 700), 1),
+    "few rows": (lambda: nn.Linear(300, 800), (63, 300), 0),
+    "more channels than columns": (lambda: nn.Linear(800, 300), (64, 800), 0),
+    "by rows": (Rows, (1700, 40), 0),
+}
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize(("make", "shape", "kernels"), IN_EACH_CALL.values(), ids=IN_EACH_CALL)
+def test_products_of_matrices_packed_in_each_call(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], kernels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next call reads weights as they are then. Each number of threads has code of its own."""
+    monkeypatch.setattr(direct_convolution, "is_tuned_blas", lambda: False)
+    monkeypatch.setattr(direct_convolution, "_PACKED_LANES", LANES)
+    lowered, original = [], LoweringBuilder.extern
+
+    def extern(builder: LoweringBuilder, target: Any, *given: Any, **named: Any) -> Any:
+        lowered.append(target)
+        return original(builder, target, *given, **named)
+
+    monkeypatch.setattr(LoweringBuilder, "extern", extern)
+    model, x, usual = make().eval(), torch.randn(shape), torch.get_num_threads()
+    compiled = stator.compile(model, fullgraph=True, options={"verify": True})
+    try:
+        with torch.no_grad():
+            for threads in (1, 2, 5):
+                torch.set_num_threads(threads)
+                assert_same(compiled(x), model(x), FUSED)
+                for parameter in model.parameters():
+                    parameter.mul_(-0.9)
+    finally:
+        torch.set_num_threads(usual)
+    assert sum(isinstance(target, DirectConvolution) for target in lowered) == 3 * kernels
 
 
 def test_rows_that_change() -> None:

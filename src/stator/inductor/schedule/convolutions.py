@@ -41,8 +41,10 @@ class _Convolutions(ProductSteps):
         images, weight, bias = call.args
         (result,) = call.outputs
         assert result is not None
-        if not isinstance(images, View):
-            images = View(images, replace(self.buffers[images].layout, offset=0))
+        images, weight = (
+            one if isinstance(one, View) else View(one, replace(self.buffers[one].layout, offset=0))
+            for one in (images, weight)
+        )
         members = (_stored(call, convolution, result, bias, self.lowered),)
         return _group(call, convolution, images, weight, members, frozenset())
 
@@ -98,11 +100,11 @@ def _group(
     call: Extern,
     convolution: DirectConvolution,
     images: View,
-    weight: str,
+    weight: View,
     members: Sequence[Loops],
     internal: frozenset[str],
 ) -> ConvolutionGroup:
-    reads = dict.fromkeys((images.base, weight))
+    reads = dict.fromkeys((images.base, weight.base))
     written: dict[str, None] = {}
     for member in members:
         facts = summarize(member)

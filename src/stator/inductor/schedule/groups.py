@@ -223,7 +223,7 @@ class ConvolutionGroup(TiledGroup):
     convolution: DirectConvolution
     call: Extern
     images: View
-    weight: str
+    weight: View
 
     @property
     def operands(self) -> frozenset[str]:

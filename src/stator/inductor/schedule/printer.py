@@ -41,7 +41,7 @@ def _group(group: Group) -> str:
     if isinstance(group, AttentionGroup):
         lines.append(_attention(group.attention))
     if isinstance(group, ConvolutionGroup):
-        lines.append(f"  {group.convolution} of {group.images.base} by {group.weight}")
+        lines.append(f"  {group.convolution} of {group.images.base} by {group.weight.base}")
     for member in group.members:
         lines.append(f"  # {', '.join(member.outputs)} from {', '.join(member.origins) or 'unknown'}")
         lines.append(print_body(member.body, "  "))

@@ -166,7 +166,7 @@ def _verify_convolution(group: ConvolutionGroup, progress: _Progress) -> None:
     """The images and the weight are complete, and members loop over the elements of the convolution."""
     convolution = group.convolution
     progress.require(group.name, group.call, extern_reads(group.call))
-    reads = {group.images.base, group.weight}
+    reads = {group.images.base, group.weight.base}
     writes: set[str] = set()
     for member in group.members:
         facts = summarize(member)

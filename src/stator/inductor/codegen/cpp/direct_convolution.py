@@ -35,6 +35,8 @@ _LINE = 16  # float32 that come into a cache at once
 # Channels that tiles of one tap multiply before those of the next rows, where the images of a tile leave the nearest
 # cache: 197 x 3072 x 768 take 0.94 of the time, 49 x 2048 x 512 0.87 to 0.92. Panels of fewer take longer
 _PANEL = 384
+# Rows that a part of a matrix multiplies once it is packed, so that packing takes little of the time
+_ROWS_OF_PACKED = 512
 # Taps that multiply so many channels take less time than finding where they are
 _FEW_CHANNELS = 8
 
@@ -60,24 +62,25 @@ def print_convolution(
     pointers = {name: f"in{at}" for at, name in enumerate(group.reads)}
     pointers |= {name: f"out{at}" for at, name in enumerate(group.writes)}
     emitter = _FollowingLoops(kernel, LoopOrder((0, 2, 1), (), 2), pointers | {SUMS: "tile"}, buffers)
-    images, weight = pointers[group.images.base], pointers[group.weight]
+    images, weight = pointers[group.images.base], pointers[group.weight.base]
     printer = _Convolution(convolution)
     statements = [
-        f"const float *const images = {images} + image_offset, *const weight = {weight};",
+        f"const float *const images = {images} + image_offset, *const weight = {weight} + weight_offset;",
         *printer.tiles(emitter.emit, emitter.prefetches()),
     ]
-    sizes = {**_sizes(convolution), "image_offset": group.images.layout.offset}
+    offsets = {"image_offset": group.images.layout.offset, "weight_offset": group.weight.layout.offset}
+    sizes = {**_sizes(convolution), **offsets, "apart": convolution.matrix or 0}
     return PrintedConvolution(statements, kernel, pointers, sizes)
 
 
 def _sizes(c: DirectConvolution) -> dict[str, int]:
     image_bytes, far = _image_bytes(c), second_level_cache() // 4
-    near_weight = c.taps == 1 and 4 * c.packed_elements <= _CACHED_WEIGHT
+    near_weight = c.taps == 1 and 4 * c.packed_elements <= _CACHED_WEIGHT and c.matrix is None
     return {
         "work": c.rows * c.columns * c.depth // 16,
         "rows": c.rows,
         "chunk": _chunk(c),
-        "panel": _PANEL if not near_weight and 4 * c.tile.rows * c.pixel >= nearest_cache() else c.in_channels,
+        "panel": _panel(c, near_weight),
         "far_images": int(image_bytes > far if c.depthwise else near_weight and image_bytes > _NEAR),
         "far_results": int(4 * c.rows * c.columns > far),
         "height": c.size[0],
@@ -106,17 +109,26 @@ def _image_bytes(c: DirectConvolution) -> int:
     return 4 * c.rows * c.pixel * c.stride[0] * c.stride[1]
 
 
+def _panel(c: DirectConvolution, near_weight: bool) -> int:
+    """The channels that tiles multiply before those of the next rows."""
+    many = c.matrix is not None or (not near_weight and 4 * c.tile.rows * c.pixel >= nearest_cache())
+    return min(_PANEL, c.in_channels) if many else c.in_channels
+
+
 def _chunk(c: DirectConvolution) -> int:
     """The positions that tiles of all channels read before the next come: where the kernel fits into the cache few, so
     that results are written in order, else many, in chunks that are about equal."""
     height = c.tile.rows
-    if 4 * c.packed_elements <= _CACHED_WEIGHT:
+    most = _CACHED_BESIDE_BLOCK * c.rows // max(1, _image_bytes(c))
+    if c.matrix is not None:
+        most = _ROWS_OF_PACKED
+    elif 4 * c.packed_elements <= _CACHED_WEIGHT:
         few = max(24 // height, c.tile.columns // _LINE)  # meanwhile the next block's weights come
         return min(few * height, c.rows)
-    if _image_bytes(c) <= _UNCUT_IMAGES:
+    elif _image_bytes(c) <= _UNCUT_IMAGES:
         return c.rows
-    tiles, most = -(-c.rows // height), max(1, _CACHED_BESIDE_BLOCK * c.rows // _image_bytes(c) // height)
-    return min(-(-tiles // -(-tiles // most)) * height, c.rows)
+    tiles = -(-c.rows // height)
+    return min(-(-tiles // -(-tiles // max(1, most // height))) * height, c.rows)
 
 
 class _FollowingLoops(Emitter):
@@ -173,6 +185,8 @@ class _Convolution:
         yield f"constexpr int64_t width = {self.convolution.tile.columns}, part = {len(self.vectors)} * LANES;"
         yield 'static_assert(width % part == 0, "a tile is whole vectors");'
         yield "const int64_t items = groups * blocks, team = omp_get_num_threads(), own = omp_get_thread_num();"
+        if self.convolution.matrix is not None:
+            yield "alignas(64) float packed[panel * width];"
         if self.convolution.depthwise:
             yield from self._depthwise(following, prefetches)
         else:
@@ -289,12 +303,21 @@ class _Convolution:
 
     def _panels(self, following: Callable[[], list[str]], prefetches: Iterator[str]) -> Iterator[str]:
         """All tiles of a block multiply one panel of the channels, then the next one, and their sums wait in memory."""
-        rows = self.convolution.tile.rows
+        rows, packs = self.convolution.tile.rows, self.convolution.matrix is not None
         yield f"    alignas(64) float sums[(panel < channels ? tiles : 1) * {rows} * width];"
         yield "    for (int64_t channel_begin = 0; channel_begin < channels; channel_begin += panel) {"
         yield "        const int64_t left = channels - channel_begin;"
         yield "        const int64_t channel_end = channel_begin + (panel < left ? panel : left);"
+        if packs:
+            yield from ("        " + text for text in self._pack())
         yield f"        for (int64_t row = begin; row < end; row += {rows}) {{"
+        if packs:
+            yield f"            const int64_t goal = ((row - begin) / {rows} + 1) * lines * width / tiles;"
+            yield "            for (; asked < goal; ++asked) {"
+            yield "                __builtin_prefetch(next, 0, 2);"
+            yield f"                if (++line == lines) line = 0, next += apart - lines * {_LINE};"
+            yield f"                next += {_LINE};"
+            yield "            }"
         yield f"            const int64_t count = end - row < {rows} ? end - row : {rows};"
         yield "            float *const tile = sums + (panel < channels ? (row - begin) * width : 0);"
         yield "            const float *const p0 = from + row * pixel;"
@@ -309,9 +332,27 @@ class _Convolution:
         yield "        }"
         yield "    }"
 
+    def _pack(self) -> Iterator[str]:
+        """The panel of the block, from columns that are `apart`, and where the next panel lies."""
+        yield "const int64_t deep = channel_end - channel_begin, after = (item + 1) % items * width;"
+        yield "const int64_t beyond = after < out_channels - width ? after : out_channels - width;"
+        yield "const float *const here = weight + start * apart + channel_begin;"
+        yield "const float *next = channel_end < channels ? here + deep : weight + beyond * apart;"
+        yield f"const int64_t lines = (deep + {_LINE - 1}) / {_LINE};"
+        yield "int64_t asked = 0, line = 0;"
+        yield "for (int64_t channel = 0; channel < deep; channel += LANES) {"
+        yield "    const int64_t some = deep - channel < LANES ? deep - channel : LANES;"
+        yield "    for (int64_t at = 0; at < width; at += LANES) {"
+        yield "        vf32 turned[LANES];"
+        yield "        load_tile(turned, here + at * apart + channel, apart, LANES, some);"
+        yield "        for (int64_t of = 0; of < some; ++of) store(packed + (channel + of) * width + at, turned[of]);"
+        yield "    }"
+        yield "}"
+
     def _ahead(self, position: str, prefetches: Iterator[str]) -> Iterator[str]:
         """Ask for far memory. position: of the next tile's images."""
-        yield f"        if (far_images) ahead = (const char *)(from + ({position}) * pixel);"
+        if self.convolution.matrix is None:
+            yield f"        if (far_images) ahead = (const char *)(from + ({position}) * pixel);"
         yield "        if (far_results) {"
         yield from ("            " + text for text in prefetches)
         yield "        }"
@@ -376,7 +417,10 @@ class _Convolution:
             for v in self.vectors:
                 yield f"    a{p}_{v} = load(tile + {p} * width + at + {v} * LANES);"
         yield "}"
-        yield "const float *w = block_weight + channel_begin * width + at;"
+        if self.convolution.matrix is None:
+            yield "const float *w = block_weight + channel_begin * width + at;"
+        else:
+            yield "const float *w = packed + at;"
         yield from self._products("channel_begin", "channel_end")
         yield from self._stores()
 
@@ -390,6 +434,7 @@ class _Convolution:
             yield f"    const vf32 b{p} = splat(p{p}[channel]);"
             yield from (f"    a{p}_{v} = op_fma(b{p}, w{v}, a{p}_{v});" for v in self.vectors)
         yield "    w += width;"
-        yield "    __builtin_prefetch(ahead, 0, 2);"
-        yield "    ahead += share;"
+        if self.convolution.matrix is None:
+            yield "    __builtin_prefetch(ahead, 0, 2);"
+            yield "    ahead += share;"
         yield "}"

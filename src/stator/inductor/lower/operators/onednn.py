@@ -11,7 +11,7 @@ from stator.inductor.buffers import Layout, View
 from stator.inductor.convolutions import DirectConvolution
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.constant_weights import constant_of, packed_product, quickest_for
-from stator.inductor.lower.direct_convolution import direct_product
+from stator.inductor.lower.direct_convolution import direct_product, product_by_matrix
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.record import TensorMeta
@@ -74,6 +74,8 @@ def quicker_product(
             if isinstance(rows, int)
             else _by_quickest(builder, a, b, bias, meta)
         )
+    if not is_transposed(a) and (tiled := product_by_matrix(builder, a, b, columns, bias, meta or builder.meta)):
+        return tiled
     if not _takes(builder, a, b, columns, bias):
         return None
     matrix = builder.sizes.hint(inner), builder.sizes.hint(columns), _layout(builder, b).stride[1] == 1
