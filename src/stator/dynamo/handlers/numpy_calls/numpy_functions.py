@@ -52,9 +52,10 @@ def _wrap_array(context: CaptureContext, obj: Any, source: Source | None) -> Val
     on_memory = CallSource(shared_tensor, (source,))
     shared = shared_tensor(obj)
     assert shared is not None
-    context.guards.tensor(on_memory, shared, torch.Tensor)
-    tensor = TensorValue(context.recorder.mode.from_real(shared), None, on_memory, shared)
-    return ArrayValue(context.recorder.wrap_input(tensor), source, obj)
+    layout = context.recorder.numbers.inputs.layout(shared, on_memory)
+    context.guards.tensor(on_memory, shared, torch.Tensor, layout)
+    tensor = TensorValue(context.recorder.mode.from_real(shared, layout), None, on_memory, shared)
+    return ArrayValue(context.recorder.wrap_input(tensor), source, obj, context=context)
 
 
 def _wrap_dtype(context: CaptureContext, obj: Any, source: Source | None) -> Value:

@@ -26,7 +26,7 @@ def _on_the_same_memory(context: CaptureContext, tensor: TensorValue) -> Value:
 def _from_numpy(context: CaptureContext, array: Value) -> Value:
     if not isinstance(array, ArrayValue) or array.scalar:
         raise unsupported("torch-argument", f"{array.describe(context)} as the argument of torch.from_numpy")
-    return _on_the_same_memory(context, array.tensor)
+    return _on_the_same_memory(context, array.memory)
 
 
 def _tensor_maker(function: Any, shares: bool) -> None:
@@ -39,9 +39,9 @@ def _tensor_maker(function: Any, shares: bool) -> None:
             return made or context.record_function(function, [data, *args], kwargs)
         if args or (shares and data.scalar):
             raise unsupported("torch-argument", f"{data.describe(context)} as an argument of torch.{function.__name__}")
-        tensor = context.record_function(function, [data.tensor], kwargs) if not shares or kwargs else data.tensor
+        tensor = context.record_function(function, [data.memory], kwargs) if not shares or kwargs else data.memory
         assert isinstance(tensor, TensorValue)
-        return _on_the_same_memory(context, tensor) if tensor is data.tensor else tensor
+        return _on_the_same_memory(context, tensor) if tensor is data.memory else tensor
 
     handler.__name__ = function.__name__
     calls(function)(handler)
@@ -59,7 +59,7 @@ def _tensor(context: CaptureContext, data: Value, **kwargs: Value) -> Value:
     wanted, device = kwargs.pop("dtype", None), kwargs.pop("device", None)
     if kwargs:
         raise unsupported("torch-argument", f"{data.describe(context)} as an argument of torch.tensor, with options")
-    copied = context.record_method("clone", [data.tensor], {})
+    copied = context.record_method("clone", [data.memory], {})
     for place in (wanted, device):
         if place is not None and not context.is_none(place):
             copied = context.record_method("to", [copied, place], {})

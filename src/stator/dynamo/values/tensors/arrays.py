@@ -39,17 +39,32 @@ writers: list[Callable[[Any, ArrayValue, TensorValue, Value, TensorValue | None]
 
 
 class ArrayValue(Value):
-    """An array, or (`scalar`) a number of NumPy that only the running graph knows. `tensor` shares its memory."""
+    """An array, or (`scalar`) a number of NumPy that only the running graph knows. `memory` is the tensor on its
+    memory. Of an input, whose sizes may be symbols, there is `context`: NumPy's rules need constants."""
 
-    __slots__ = ("obj", "scalar", "tensor")
+    __slots__ = ("context", "memory", "obj", "scalar")
 
     def __init__(
-        self, tensor: TensorValue, source: Source | None = None, obj: Any = None, scalar: bool = False
+        self,
+        memory: TensorValue,
+        source: Source | None = None,
+        obj: Any = None,
+        scalar: bool = False,
+        context: CaptureContext | None = None,
     ) -> None:
         self.source = source
-        self.tensor = tensor
+        self.memory = memory
         self.obj = obj
         self.scalar = scalar
+        self.context = context
+
+    @property
+    def tensor(self) -> TensorValue:
+        """The tensor on the array's memory, with constants for sizes. Raises Retry for symbols."""
+        if self.context is not None:
+            self.context.recorder.numbers.need_constants("a NumPy array", self.memory.fake)
+            self.context = None
+        return self.memory
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,7 +72,7 @@ class ArrayValue(Value):
 
     @property
     def dtype(self) -> Any:
-        return NUMPY_OF[self.tensor.fake.dtype]
+        return NUMPY_OF[self.memory.fake.dtype]
 
     def python_type(self, context: CaptureContext) -> type:
         return self.dtype.type if self.scalar else ARRAY
@@ -68,7 +83,7 @@ class ArrayValue(Value):
         return self.obj
 
     def describe(self, context: CaptureContext) -> str:
-        what = f"a number of type {self.dtype}" if self.scalar else f"an array of shape {self.shape}"
+        what = f"a number of type {self.dtype}" if self.scalar else f"an array of shape {tuple(self.memory.fake.shape)}"
         return what + (f" ({self.source})" if self.source else "")
 
     def key(self, context: CaptureContext) -> Any:
