@@ -18,6 +18,7 @@ from stator.shapes.sym_node import SymbolicNode
 
 from . import handlers
 from .graph import input_facts
+from .graph.possible_views import settle_views
 from .guards.global_state import read_global_state
 from .guards.guard import Guard, GuardKind
 from .guards.source import (
@@ -404,6 +405,7 @@ class _Attempt:
         context = frame.context
         context.guard_what_was_found()
         outputs = [] if reconstructor is None else reconstructor.outputs
+        settle_views(context.recorder, outputs)
         graph = None if reconstructor is None else context.recorder.finish(outputs)
         if graph is None and outputs:
             raise unsupported("reconstruct", "a tensor without a graph")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.differential import EXACT, Counts, assert_same
+from tests.differential import EXACT, FUSED, Counts, assert_same
 from torch import fx
 
 import stator
@@ -253,6 +253,55 @@ def test_one_is_apart_where_it_decides_whether_memory_is_shared():
         return x
 
     assert len(compilations(write_to_copy, of_sizes(5, 7, 1, 9, 1)).made) == 3
+
+
+@pytest.mark.parametrize(
+    "sizes", [((2, 5), (3, 7), (1, 9), (4, 1), (1, 1)), ((2, 5), (1, 1), (3, 7)), ((1, 5), (3, 1), (2, 2))]
+)
+def test_one_is_no_version_where_no_one_sees_that_memory_is_shared(sizes):
+    """Heads side by side, and folded into the batch: views where a batch or a sequence has one row."""
+
+    def attention(x):
+        parts = x.relu().view(*x.shape[:2], 3, 2, 2)
+        q, k = (parts[..., at, :].transpose(1, 2).reshape(3 * x.shape[0], -1, 2) for at in range(2))
+        scores = (q @ k.transpose(1, 2)).softmax(-1)
+        return (scores @ q).view(-1, 3, x.shape[1], 2).transpose(1, 2).contiguous().view(*x.shape[:2], 6)
+
+    assert len(compilations(attention, [(torch.randn(*size, 12),) for size in sizes]).made) == 2
+
+
+@pytest.mark.parametrize("sizes", [(5, 7, 1, 9, 1), (5, 1, 7, 9), (1, 5, 1, 7)])
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("name", ["given", "both", "chained", "written", "laid_out", "compared"])
+def test_one_is_apart_where_a_copy_would_show(name, sizes, backend):
+    """A view of the argument, two results on one memory, also by a copy between them, a write, another layout."""
+
+    def shares(x):
+        made = x.sin()
+        if name == "given":
+            return (x.t().contiguous(),)
+        if name == "both":
+            return made, made.t().reshape(-1)
+        if name == "chained":
+            return made, made.t().contiguous().view(-1, 4).t().contiguous()
+        if name == "written":
+            copy = made.t().contiguous()
+            return (made.mul_(2) + copy.sum(),)
+        if name == "compared":
+            turned = made.t()
+            return (made + (turned.contiguous() is turned),)
+        return (made[:, ::2].t().reshape(-1) * 2,)
+
+    counts, compiled = Counts(), stator.compile(shares, backend=backend)
+    for size in sizes:
+        x = torch.randn(size, 4)
+        found, expected = compiled(x), shares(x)
+        assert_same(found, expected, FUSED)
+        first = [results[0].untyped_storage().data_ptr() for results in (found, expected)]
+        last = [results[-1].untyped_storage().data_ptr() for results in (found, expected)]
+        assert (first[0] == last[0]) is (first[1] == last[1])
+        assert (last[0] == x.data_ptr()) is (last[1] == x.data_ptr())
+    assert counts.compilations == (2 if sizes[0] == 1 else 3)
 
 
 def test_one_is_apart_where_it_broadcasts():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from stator.graph.fake.unknown_sizes import nested_lists
 from stator.graph.fake.wrapper_subclasses import is_wrapper, storages_of
 from stator.graph.ir.schema import op_info
 
+from .possible_views import PossibleView
 from .side_effect_analysis import Footprint
 
 _LARGEST = 16  # elements; larger tensors are data rather than sizes
@@ -64,12 +66,20 @@ class CaptureFakeMode(FakeMode):
         self.keeps_unknown_sizes = True
         self.has_unknown_sizes = False
         self.read: list[tuple[FakeTensor, Any]] = []  # by the current operator: whole numbers in tensors
+        self.copies: list[PossibleView] = []
         self._unnoted = 0
 
     def dispatch(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self._unnoted:
             self.footprint.note(func, args, kwargs)
         return super().dispatch(func, args, kwargs)
+
+    def asks_later(self) -> bool:
+        recorder = self.context.recorder
+        return not recorder.open and not recorder.transforms
+
+    def note_copy(self, source: FakeTensor, made: FakeTensor, is_view: Callable[[], bool], alike: bool) -> None:
+        self.copies.append(PossibleView(source, made, is_view, alike, self.context.place()))
 
     def may_keep_unknown_numbers(self) -> bool:
         """Whether the current code may use numbers known only at run time; deferred and transformed code may not."""
@@ -125,6 +135,7 @@ class CaptureFakeMode(FakeMode):
         self.relied_on.clear()
         self.facts.clear()
         self.apart.clear()
+        self.copies.clear()
         del self.context
 
     def rely_on(self, known_from: frozenset[Any]) -> bool:

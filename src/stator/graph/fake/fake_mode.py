@@ -92,6 +92,15 @@ class FakeMode(TorchDispatchMode):
         """False keeps torch from importing its own compiler when the first mode is used."""
         return False
 
+    # -- results that share memory for some sizes --
+    def asks_later(self) -> bool:
+        """Whether a result may be a copy although eager gives a view where a size is 1."""
+        return True
+
+    def note_copy(self, source: FakeTensor, made: FakeTensor, is_view: Callable[[], bool], alike: bool) -> None:
+        """Called for each such copy. `is_view` asks whether it is a view; `alike`: a view's elements lie as the copy's
+        do. A graph that is traced after its capture relies on what the capture found."""
+
     # -- making fake tensors --------------------------------------------------------------------------------------
 
     def make(self, meta: TensorMeta, storage: FakeStorage | None = None, requires_grad: bool = False) -> FakeTensor:

@@ -1,23 +1,28 @@
 """Replacements, on fake tensors, for torch's composites of `reshape`, and for products, on symbolic sizes.
 
 For a size that may be 1, torch's C++ answers as for large sizes whether a tensor can be viewed, and relies on nothing.
-Here, whether a result shares memory is a fact. Captured graphs hold the original functions.
+Here, a result is a copy if it is one for large sizes, and the mode may ask later whether it shares memory; that is a
+fact. Captured graphs hold the original functions.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from stator.graph.fake.fake_mode import FakeTensor
+from stator.graph.ir.size_bindings import symbols_of
 from stator.prims.layout import always_equal, broadcast_shapes, is_channels_last, is_contiguous, is_unknown, surely
 from stator.prims.shape_rules.views import infer_size, view_strides
 from stator.shapes.environment import assume_several
+from stator.shapes.expr import as_expr
 from stator.shapes.sym_node import SymbolicNode, to_expression
 
 from .data_dependent_functions import stand_ins
@@ -28,11 +33,33 @@ def reshape(input: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
     """A view, or a copy where there is no view with that shape, as eager's reshape."""
     if not _is_symbolic(input, shape):
         return torch.reshape(input, shape)  # type: ignore[arg-type]
-    own = tuple(input.shape)
+    own, strides = tuple(input.shape), input.stride()
     size = infer_size(shape, own)
-    if view_strides(own, input.stride(), size) is not None:
+    if view_strides(own, strides, size, several=input.fake_mode.asks_later()) is not None:  # type: ignore[attr-defined]
         return input.view(size)
-    return torch.ops.aten._unsafe_view.default(input.clone(memory_format=torch.contiguous_format), size)  # type: ignore[no-any-return]
+    made = torch.ops.aten._unsafe_view.default(input.clone(memory_format=torch.contiguous_format), size)
+    is_view, alike = lambda: view_strides(own, strides, size) is not None, _is_row_major_as_view(own, strides, size)
+    input.fake_mode.note_copy(input, made, is_view, alike)  # type: ignore[attr-defined]
+    return made  # type: ignore[no-any-return]
+
+
+def _is_row_major_as_view(shape: Sequence[Any], strides: Sequence[Any], new_shape: Sequence[Any]) -> bool:
+    """Whether the elements of a view with a new shape, where there is one because sizes are 1, lie as in a copy."""
+    layout = [[as_expr(to_expression(size)) for size in sizes] for sizes in (shape, strides, new_shape)]
+    symbols = sorted(symbols_of((shape, strides, new_shape)), key=str)
+    if len(symbols) > _MOST_SYMBOLS:
+        return False
+    for values in itertools.product((1, _SEVERAL), repeat=len(symbols)):
+        known = dict(zip(symbols, values, strict=True))
+        own, steps, size = (tuple(one.evaluate(known) for one in sizes) for sizes in layout)
+        found = view_strides(own, steps, size) if min(own) > 0 and math.prod(own) == math.prod(size) else None
+        if found is not None and not is_contiguous(size, found):
+            return False
+    return True
+
+
+_MOST_SYMBOLS = 4
+_SEVERAL = 840  # a multiple of most numbers of heads and groups
 
 
 def _is_symbolic(input: Any, shape: Sequence[Any] = ()) -> bool:
@@ -77,9 +104,13 @@ def _contiguous(input: torch.Tensor, memory_format: torch.memory_format = torch.
     if not _is_symbolic(input) or memory_format is torch.preserve_format:
         return input.contiguous(memory_format=memory_format)
     lies_so = is_contiguous if memory_format is torch.contiguous_format else is_channels_last
-    if lies_so(tuple(input.shape), input.stride()):
-        return input
-    return input.clone(memory_format=memory_format)
+    shape, strides = tuple(input.shape), input.stride()
+    with assume_several() if input.fake_mode.asks_later() else nullcontext():  # type: ignore[attr-defined]
+        if lies_so(shape, strides):
+            return input
+    made = input.clone(memory_format=memory_format)
+    input.fake_mode.note_copy(input, made, lambda: lies_so(shape, strides), True)  # type: ignore[attr-defined]
+    return made
 
 
 @stand_ins.register(torch.matmul, "matmul", operator.matmul)

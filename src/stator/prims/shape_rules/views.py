@@ -54,18 +54,19 @@ def infer_size(shape: Sequence[Any], own: Sizes) -> Sizes:
     return (*shape[:unknown], count // known, *shape[unknown + 1 :])
 
 
-def view_strides(shape: Sizes, strides: Sizes, new_shape: Sizes) -> Sizes | None:
+def view_strides(shape: Sizes, strides: Sizes, new_shape: Sizes, *, several: bool = False) -> Sizes | None:
     """Return strides with which `new_shape` addresses the original elements; None if only a copy can.
 
     Walks both shapes from the innermost dimension: the old shape splits into runs that are contiguous in memory, and
     some of the new dimensions must divide each run exactly. What is a view for large sizes is one for all, and a size
-    of 1 changes only the stride of its dimension. That it is none is relied on.
+    of 1 changes only the stride of its dimension. That it is none is relied on, unless the answer is for `several`
+    elements in each dimension.
     """
     if torch.SymInt not in map(type, (*shape, *strides, *new_shape)):
         return _view_strides(shape, strides, new_shape)
     with assume_several():
         found = _view_strides(shape, strides, new_shape)
-    if found is not None:
+    if found is not None or several:
         return found
     with assume_large_sizes():
         return _view_strides(shape, strides, new_shape)

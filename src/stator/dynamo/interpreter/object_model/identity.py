@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from stator.dynamo.graph.possible_views import settle_views
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, Source
 from stator.dynamo.host.naming import safe_repr
@@ -19,6 +20,7 @@ from stator.dynamo.values.constants import ConstantValue, SourcedConstant
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.functions import BuiltinValue, FunctionValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
+from stator.dynamo.values.tensors.tensor import TensorValue
 
 _MANY_EQUAL = (int, float, complex, str, bytes, torch.device, types.CodeType, *numpy_numbers())
 
@@ -85,6 +87,8 @@ class Identities:
                 raise unsupported("identity", "whether two equal tuples are one object")
             if may_be:
                 return True
+        if isinstance(left, TensorValue) and isinstance(right, TensorValue):
+            settle_views(self.context.recorder, (left, right))
         if left is not right and SymbolicNumber in (type(left), type(right)):
             if left.python_type(self.context) is not right.python_type(self.context):
                 return False

@@ -1,0 +1,69 @@
+"""Copies by `contiguous` and `reshape` that eager makes views where a size is 1. One version serves all sizes unless a
+difference would show: a write to shared memory, two tensors that leave the graph, or another order of elements."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import fx
+
+from stator.base.errors import UserPlace
+from stator.dynamo.ir.capture_assumptions import operation_name
+from stator.dynamo.values.tensors.tensor import TensorValue
+from stator.graph.fake.fake_tensor import FakeTensor
+from stator.graph.fake.wrapper_subclasses import storages_of
+from stator.graph.ir.size_bindings import symbols_of
+
+_PRODUCTS = frozenset(("matmul", "bmm", "baddbmm", "mm", "mv", "addmm", "linear", "einsum"))
+_VIEWS = frozenset(("transpose", "permute", "unsqueeze", "expand", "mT", "swapaxes", "getitem"))
+
+
+class PossibleView:
+    """A copy of which `is_view` asks, and relies on the answer, whether eager makes a view. `alike`: the elements of
+    such a view lie in the order of the copy."""
+
+    def __init__(
+        self, source: FakeTensor, made: FakeTensor, is_view: Callable[[], bool], alike: bool, place: UserPlace
+    ) -> None:
+        self.source, self.made, self.is_view, self.alike, self.place = source, made, is_view, alike, place
+        self._versions = self._written()
+
+    def _written(self) -> tuple[int, int]:
+        return self.source.fake_storage.version, self.made.fake_storage.version
+
+    @property
+    def was_written(self) -> bool:
+        """Whether the memory of the source or of the copy was written to since."""
+        return self._written() != self._versions
+
+
+def settle_views(recorder: Any, leaving: Sequence[TensorValue]) -> None:
+    """Ask where the answer shows to a program that gets the tensors `leaving`. Raises Retry, for a capture with
+    constants, if the present sizes give a view."""
+    views: Sequence[PossibleView] = recorder.mode.copies
+    if not views:
+        return
+    first: dict[int, int] = {}  # by memory of a copy: the memory that a chain of copies begins with
+    for view in views:
+        first[id(view.made.fake_storage)] = first.get(id(view.source.fake_storage), id(view.source.fake_storage))
+    held = {id(memory) for value in (*recorder.input_values, *leaving) for memory in storages_of(value.fake)}
+    holders = Counter(first.get(memory, memory) for memory in held)
+    written = {first[id(view.made.fake_storage)] for view in views if view.was_written}
+    environment = recorder.numbers.environment
+    for view in views:
+        memory, value = id(view.made.fake_storage), recorder.by_fake.get(id(view.made))
+        shows = not view.alike and (memory in held or (value is not None and _shows_layout(value.node)))
+        if first[memory] not in written and holders[first[memory]] < 2 and not shows:
+            continue
+        with environment.located(lambda place=view.place: place):
+            if view.is_view():
+                fixed = [one for one in symbols_of(view.source.meta) if environment.simplify(one).constant is not None]
+                recorder.numbers.need_constants("a view of one row", fixed)
+
+
+def _shows_layout(node: fx.Node) -> bool:
+    """Whether any but a product of matrices reads a tensor or its views: other results may be laid out as it is."""
+    names = [(user, operation_name(user.target)) for user in node.users]
+    return any(name not in _PRODUCTS and (name not in _VIEWS or _shows_layout(user)) for user, name in names)
