@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.differential import Counts
+from tests.differential import EXACT, FUSED, Counts, Tolerance, assert_same
 
 import stator
 from stator.base import counters
@@ -54,15 +54,20 @@ def attention_as_transformers_calls_it(query, keys, mask, causal):
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_one_version_serves_one_row_and_more(causal: bool) -> None:
-    """Queries and keys of one tensor: a causal mask hides nothing of a single row, and the other branches meet."""
-    compiled = stator.compile(
-        lambda x: attention_as_transformers_calls_it(x, x, None, causal), dynamic=True, backend="eager"
-    )
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize(("backend", "tolerance"), [("eager", EXACT), ("inductor", FUSED)])
+def test_one_version_serves_one_row_and_more(causal: bool, heads: int, backend: str, tolerance: Tolerance) -> None:
+    """Queries and keys of one tensor: a causal mask hides nothing of a single row, and the other branches meet. All
+    heads may share their keys."""
+
+    def program(x):
+        return attention_as_transformers_calls_it(x, x[:, :heads], None, causal)
+
+    compiled = stator.compile(program, dynamic=True, backend=backend)
     counts = Counts()
-    for rows in (4, 1, 7, 2):
-        x = torch.randn(2, 3, rows, 8)
-        assert torch.equal(compiled(x), attention_as_transformers_calls_it(x, x, None, causal))
+    for batch, rows in ((2, 4), (1, 1), (3, 7), (2, 1), (1, 2)):
+        x = torch.randn(batch, 3, rows, 8)
+        assert_same(compiled(x), program(x), tolerance)
     assert counts.compilations == 1
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from stator.prims.layout import always_equal
 from stator.prims.record import TensorMeta
 
 aten = torch.ops.aten
@@ -215,7 +216,7 @@ def order_of(node: fx.Node) -> str | None:
     else:
         one, other = [int(dim) % len(dims) for dim in node.args[1:]]  # type: ignore
         dims[one], dims[other] = other, one
-    moved = [dim for dim in dims if source.shape[dim] != 1]
+    moved = [dim for dim in dims if not always_equal(source.shape[dim], 1)]
     if moved == sorted(moved):
         return KEPT
     return TURNED if [*moved[:-2], *moved[:-3:-1]] == sorted(moved) else None

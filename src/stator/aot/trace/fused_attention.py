@@ -22,6 +22,7 @@ from stator.graph.functionalization.functionalize import FunctionalTracer
 from stator.graph.ir.cleanup import clean_up, same_layout
 from stator.graph.ir.memory import fixed_memory
 from stator.graph.ir.schema import has_effects
+from stator.prims.layout import always_equal
 from stator.prims.operators.attention_gradients import attention_gradients
 from stator.prims.record import TensorMeta, record
 
@@ -505,7 +506,9 @@ def _rows(keys: Any, sizes: tuple[int, int]) -> tuple[fx.Node, bool]:
     node = keys
     while order_of(node) is KEPT or node.target is aten.clone.default:
         node = node.args[0]
-    if order_of(node) is TURNED and [size for size in node.meta["val"].shape if size != 1][-2:] == [width, count]:
+    if order_of(node) is TURNED and always_equal(
+        [size for size in node.meta["val"].shape if not always_equal(size, 1)][-2:], [width, count]
+    ):
         return _source(node.args[0], (*sizes, count, width)), False
     return _source(keys, (*sizes, width, count)), True
 

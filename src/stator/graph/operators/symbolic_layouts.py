@@ -188,16 +188,19 @@ def _attend(
 
 
 def _is_multiplied(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, dropout_p: float) -> bool:
-    """Whether eager multiplies matrices of symbolic sizes, as its kernel on CPUs takes no such operands. Not of half
-    floats, which it multiplies as float32."""
+    """Whether eager multiplies matrices of symbolic sizes, as its kernel on CPUs takes no such operands, and asks for
+    sizes in C++. Not of half floats, which it multiplies as float32."""
     given = [query, key, value] if mask is None else [query, key, value, mask]
-    if not _OLD_PRODUCTS or not all(isinstance(one, FakeTensor) and one.device.type == "cpu" for one in given):
+    shares_heads = query.dim() == key.dim() == 4 and not always_equal(query.shape[1], key.shape[1])
+    if not (_OLD_PRODUCTS or shares_heads) or not all(
+        isinstance(one, FakeTensor) and one.device.type == "cpu" for one in given
+    ):
         return False
     if query.dtype not in (torch.float32, torch.float64) or query.dim() < 3 or not any(map(_is_symbolic, given)):
         return False
     if any(one.dtype is not query.dtype and one.dtype is not torch.bool for one in given[1:]):
         return False
-    if dropout_p > 0 or query.dim() != 4 or (mask is not None and mask.requires_grad):
+    if shares_heads or dropout_p > 0 or query.dim() != 4 or (mask is not None and mask.requires_grad):
         return True
     return any(one.stride(-1) != 1 for one in given[:3]) or query.shape[-1] != value.shape[-1]
 
