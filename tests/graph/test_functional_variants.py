@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import stator
+from stator.base.errors import Unsupported
 
 
 @torch.library.custom_op("stator_test_twins::add_to", mutates_args=("x",))
@@ -82,9 +83,24 @@ def _returns_what_it_wrote(x: torch.Tensor, y: torch.Tensor) -> Any:
     return made, again
 
 
-FUNCTIONS = [_writes_to_inputs_and_views, _writes_to_a_list, _writes_to_optional_arguments, _returns_what_it_wrote]
+def _writes_to_parts_of_one_storage(x: torch.Tensor, y: torch.Tensor) -> Any:
+    made = x * 2
+    add_to(made[0], made[1])
+    scale_all(y, [made[:, :1], made[:, 2]], made[0, 1], by=3.0)
+    scale_all(y, [*x.unbind()], made[1, 1])
+    return made
 
 
+FUNCTIONS = [
+    _writes_to_inputs_and_views,
+    _writes_to_a_list,
+    _writes_to_optional_arguments,
+    _returns_what_it_wrote,
+    _writes_to_parts_of_one_storage,
+]
+
+
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_it_is_part_of_the_graph(function: Callable[..., Any], backend: str) -> None:
@@ -94,3 +110,15 @@ def test_it_is_part_of_the_graph(function: Callable[..., Any], backend: str) -> 
     expected = function(*theirs)
     actual = stator.compile(function, backend=backend, fullgraph=True)(*ours)
     torch.testing.assert_close((actual, ours), (expected, theirs))
+
+
+def test_overlapping_writes_run_in_order() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        made = x * 2
+        scale_all(x, [made[:3], made[1:]], torch.zeros(()))
+        return made + 1
+
+    x = torch.randn(4)
+    torch.testing.assert_close(stator.compile(program)(x), program(x))
+    with pytest.raises(Unsupported, match="overlapping-write"):
+        stator.compile(program, fullgraph=True)(x)
