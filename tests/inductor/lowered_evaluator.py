@@ -9,8 +9,8 @@ import torch
 from loop_evaluator import interpret
 
 from stator.base.errors import VerificationError
-from stator.inductor.buffers import Buffer, Extern, Layout, Lowered, View
-from stator.inductor.lower.verifier import extent
+from stator.inductor.buffers import Buffer, Extern, Lowered, View
+from stator.prims.layout import extent
 
 
 def run(lowered: Lowered, inputs: Sequence[torch.Tensor]) -> list[Any]:
@@ -44,7 +44,7 @@ class _Machine:
         if name in self.memory:
             return
         layout = self.lowered.buffers[name].layout
-        elements = extent(layout)
+        elements = extent(layout.size, layout.stride)
         if layout.dtype.is_floating_point or layout.dtype.is_complex:
             poison: Any = float("nan")
         else:
@@ -102,5 +102,4 @@ class _Machine:
 
 def flat(value: torch.Tensor) -> torch.Tensor:
     """All elements that a tensor's strides reach, as one dimension that starts at its element 0."""
-    layout = Layout(tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
-    return value.as_strided((extent(layout),), (1,), value.storage_offset())
+    return value.as_strided((extent(value.shape, value.stride()),), (1,), value.storage_offset())

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from stator.prims.layout import extent
+
 
 def aliasing_gradients(
     results: Sequence[Any], positions: Iterable[int | None], tangents: Sequence[torch.Tensor]
@@ -57,6 +59,5 @@ def _span(tensor: Any) -> tuple[int, int] | None:
     memory."""
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided or not tensor.numel():
         return None
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     start = tensor.data_ptr()
-    return start, start + (last + 1) * tensor.element_size()
+    return start, start + extent(tensor.shape, tensor.stride()) * tensor.element_size()

@@ -12,6 +12,7 @@ from functools import lru_cache
 import torch
 
 from stator.base.errors import Unsupported
+from stator.prims.layout import extent
 from stator.prims.record import TensorMeta
 from stator.prims.shared_memory import may_meet
 from stator.runtime.launch import spans_are_disjoint
@@ -92,7 +93,4 @@ def _meta(shape: Sequence[int], stride: Sequence[int], offset: int) -> TensorMet
 
 def _span(tensor: torch.Tensor) -> int:
     """Bytes from the first element to the end of the last."""
-    if not tensor.numel():
-        return 0
-    elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return elements * tensor.element_size()
+    return extent(tensor.shape, tensor.stride()) * tensor.element_size()  # type: ignore[no-any-return]

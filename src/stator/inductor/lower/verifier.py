@@ -7,6 +7,7 @@ from typing import Any
 from stator.base.errors import VerificationError
 from stator.inductor.buffers import Extern, Layout, Loops, Lowered, View
 from stator.inductor.loops.verifier import verify_body
+from stator.prims.layout import extent
 from stator.shapes.expr import Expr, Symbol
 from stator.shapes.simplify import add_loop, lies_below
 
@@ -51,7 +52,8 @@ class _Check:
             masked = op.name in ("load", "store") and op.args[2 if op.name == "load" else 4] is not None
             if op.name in ("load", "store") and not masked and not empty:
                 index = body.indices[op.args[1].position]  # type: ignore[union-attr]
-                size = extent(self.known(op.args[0], node))  # type: ignore[arg-type]
+                base = self.known(op.args[0], node)  # type: ignore[arg-type]
+                size = extent(base.size, base.stride)
                 if self.escapes(index, size, node, ranges):
                     low, high = index.bounds(ranges)
                     self.fail(node, f"%{at} reaches {low}..{high} of {op.args[0]}, which has {size} elements")
@@ -92,7 +94,8 @@ class _Check:
                 layout = argument.layout
                 base = self.known(argument.base, where)
                 self.is_filled(argument.base, where)
-                sizes, reaches, whole = self.lowered.sizes, layout.offset + extent(layout), extent(base)
+                sizes, whole = self.lowered.sizes, extent(base.size, base.stride)
+                reaches = layout.offset + extent(layout.size, layout.stride)
                 open_ = sizes.is_unknown(reaches) or sizes.is_unknown(whole)
                 if 0 not in layout.size and not open_ and sizes.hint(reaches) > sizes.hint(whole):
                     self.fail(where, f"a view reaches beyond {argument.base}: {layout}")
@@ -113,10 +116,3 @@ class _Check:
     def fail(self, where: Any, reason: str) -> None:
         text = where if isinstance(where, str) else f"the node that fills {where.outputs}"
         raise VerificationError(f"lowered graph: {text} {reason}\n{print_lowered(self.lowered)}")
-
-
-def extent(layout: Layout) -> Any:
-    """The number of elements from the first to the last that a layout reaches, both included."""
-    if 0 in layout.size:
-        return 0
-    return 1 + sum((size - 1) * stride for size, stride in zip(layout.size, layout.stride, strict=True))

@@ -8,15 +8,14 @@ from typing import Any
 from stator.inductor.buffers import Buffer, Extern, Layout, View
 from stator.inductor.schedule.groups import Combination, Group
 from stator.inductor.sizes import SizeKnowledge
+from stator.prims.layout import extent
 
 
 def layout_bytes(layout: Layout) -> Any:
     """Bytes from the start of the memory to the end of the last element, the layout's offset included: an int, or an
     expression over sizes."""
-    if 0 in layout.size:
-        return 0
-    last = sum((size - 1) * stride for size, stride in zip(layout.size, layout.stride, strict=True))
-    return (layout.offset + last + 1) * layout.dtype.itemsize
+    reach = extent(layout.size, layout.stride)
+    return 0 if reach == 0 else (layout.offset + reach) * layout.dtype.itemsize
 
 
 def typical_bytes(layout: Layout, sizes: SizeKnowledge) -> int:

@@ -16,6 +16,7 @@ from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer, View
 from stator.inductor.schedule.groups import Ends, Group
 from stator.inductor.sizes import SizeKnowledge
+from stator.prims.layout import extent
 from stator.runtime import choices, cuda
 from stator.runtime.cuda.graph_capture import fresh_workspaces
 from stator.runtime.cuda.machine_code import triton_version
@@ -30,7 +31,7 @@ Run = Callable[[int], None]  # one run on a copy of the tensors
 def elements(buffer: Buffer, knowledge: SizeKnowledge) -> int:
     """The elements of a buffer's memory."""
     sizes, strides = knowledge.hints(buffer.layout.size), knowledge.hints(buffer.layout.stride)
-    return 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    return extent(sizes, strides)  # type: ignore[no-any-return]
 
 
 def size_in_bytes(buffer: Buffer, knowledge: SizeKnowledge) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -106,40 +107,54 @@ def _index(builder: LoweringBuilder, x: Tensor, indices: Sequence[Tensor | None]
     plan = _advanced(builder, x, indices)
     if plan is None:
         return NotImplemented
-    tensors, dims, shape, first = plan
-    rank = len(shape)
-    rest = [dim for dim in range(x.rank) if dim not in dims]
-    full = (*[x.shape[dim] for dim in rest[:first]], *shape, *[x.shape[dim] for dim in rest[first:]])
-    x = _source(builder, x, product(full))
+    x = _source(builder, x, product(plan.full))
 
     def inner(ops: Any, index: Index) -> Ref:
-        outer = index[first : first + rank]
-        others = iter((*index[:first], *index[first + rank :]))
-        where: list[Any] = [0] * x.rank
-        for dim in rest:
-            where[dim] = next(others)
-        for dim, tensor in zip(dims, tensors, strict=True):
-            where[dim] = ops.indirect(tensor.load(ops, outer), x.shape[dim], wraps=True)
-        return x.load(ops, tuple(where))
+        return x.load(ops, plan.where(ops, index))
 
-    result = builder.computed(inner, [x, *tensors], full, x.dtype, x.device, heavy=True)
-    along_one = dims == [first] and rank == 1
-    result.strides = _strides_like(x, full, builder.meta.stride) if along_one else builder.meta.stride
-    result.deviates = not same_strides(full, result.strides, builder.meta.stride)
+    result = builder.computed(inner, [x, *plan.tensors], plan.full, x.dtype, x.device, heavy=True)
+    result.strides = _strides_like(x, plan.full, builder.meta.stride) if plan.is_along_one() else builder.meta.stride
+    result.deviates = not same_strides(plan.full, result.strides, builder.meta.stride)
     return result
 
 
-def _advanced(
-    builder: LoweringBuilder, x: Tensor, indices: Sequence[Tensor | None]
-) -> tuple[list[Tensor], list[int], Sizes, int] | None:
-    """Index tensors broadcast together, their dimensions, the common shape, and its position in the result."""
+@dataclass(frozen=True, slots=True)
+class _AdvancedIndex:
+    """Index tensors broadcast together, of the dimensions `dims` of a tensor of shape `indexed`. full: the shape of the
+    result, in which theirs begins at `first`."""
+
+    tensors: list[Tensor]
+    dims: list[int]
+    indexed: Sizes
+    full: Sizes
+    first: int
+
+    def is_along_one(self) -> bool:
+        return self.dims == [self.first] and self.tensors[0].rank == 1
+
+    def where(self, ops: Any, index: Index) -> Index:
+        """The position in the indexed tensor of an element of the result."""
+        end = self.first + self.tensors[0].rank
+        others = iter((*index[: self.first], *index[end:]))
+        found: list[Any] = [0 if dim in self.dims else next(others) for dim in range(len(self.indexed))]
+        for dim, tensor in zip(self.dims, self.tensors, strict=True):
+            at = tensor.load(ops, index[self.first : end])
+            found[dim] = ops.indirect(at, self.indexed[dim], wraps=True)
+        return tuple(found)
+
+
+def _advanced(builder: LoweringBuilder, x: Tensor, indices: Sequence[Tensor | None]) -> _AdvancedIndex | None:
+    """None for index tensors that kernels do not take."""
     dims = [dim for dim, index in enumerate(indices) if index is not None]
     tensors = [index for index in indices if index is not None]
     if not tensors or any(tensor.dtype not in _INDEX_DTYPES for tensor in tensors):
         return None
     shape = builder.broadcast(tensor.shape for tensor in tensors)
     adjacent = dims == list(range(dims[0], dims[0] + len(dims)))
-    return [expand(tensor, shape) for tensor in tensors], dims, shape, dims[0] if adjacent else 0
+    first = dims[0] if adjacent else 0
+    rest = [size for dim, size in enumerate(x.shape) if dim not in dims]
+    full = (*rest[:first], *shape, *rest[first:])
+    return _AdvancedIndex([expand(tensor, shape) for tensor in tensors], dims, x.shape, full, first)
 
 
 # ---- scatters: a copy, then stores into it
@@ -204,27 +219,14 @@ def _index_put(
     plan = _advanced(builder, x, indices)
     if plan is None:
         return NotImplemented
-    tensors, dims, shape, first = plan
-    rank = len(shape)
-    rest = [dim for dim in range(x.rank) if dim not in dims]
-    full = (*[x.shape[dim] for dim in rest[:first]], *shape, *[x.shape[dim] for dim in rest[first:]])
     if accumulate and x.sizes.hint(x.numel) >= LARGE_TABLE * x.sizes.hint(values.numel):
         builder.realize(values)
-    spread = expand(cast(builder, values, x.dtype), full)
-
-    def where(ops: Any, index: Index) -> Index:
-        others = iter((*index[:first], *index[first + rank :]))
-        result: list[Any] = [0] * x.rank
-        for dim in rest:
-            result[dim] = next(others)
-        for dim, tensor in zip(dims, tensors, strict=True):
-            result[dim] = ops.indirect(tensor.load(ops, index[first : first + rank]), x.shape[dim], wraps=True)
-        return tuple(result)
-
-    mode = "add" if accumulate else "last" if product(shape) not in (0, 1) else None
-    along_one = accumulate and dims == [first] and rank == 1 and values.shape == full
+    spread = expand(cast(builder, values, x.dtype), plan.full)
+    mode = "add" if accumulate else "last" if plan.tensors[0].numel not in (0, 1) else None
+    along_one = accumulate and plan.is_along_one() and values.shape == plan.full
     strides = _strides_like(values, x.shape, builder.meta.stride) if along_one else None
-    return scatter_into(builder, x, full, where, spread.load, mode, spread.work, is_overwritable(builder, x), strides)
+    overwritable = is_overwritable(builder, x)
+    return scatter_into(builder, x, plan.full, plan.where, spread.load, mode, spread.work, overwritable, strides)
 
 
 def _is_mask_of(index: Tensor | None, x: Tensor) -> bool:
