@@ -129,6 +129,8 @@ def frequencies(x, y):
 def windows(x, y):
     n = x.shape[0]
     others = torch.hamming_window(n + 1, dtype=torch.float64), torch.blackman_window(n)
+    triangles = torch.bartlett_window(n, dtype=torch.float64), torch.bartlett_window(n + 1, False)
+    others = *others, *triangles, torch.kaiser_window(n), torch.kaiser_window(n + 2, False, dtype=torch.float64)
     return torch.hann_window(n) * x[:, 0], torch.hann_window(2 * n, periodic=False), *others, y * 2
 
 

@@ -287,8 +287,8 @@ def _rfftfreq(n: Any, d: float = 1.0, *, dtype: Any = None, device: Any = None, 
     return torch.arange(n // 2 + 1, dtype=dtype or torch.get_default_dtype(), device=device) * (1.0 / (n * d))
 
 
-def _cosine_window(original: Any, *amplitudes: float) -> None:
-    """Register a window that is a sum of cosines with alternating signs."""
+def _window(original: Any, values: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Register a window of two or more numbers, by its values at places from 0 to 2."""
 
     def run(
         window_length: Any, periodic: bool = True, *numbers: Any, dtype: Any = None, **options: Any
@@ -297,17 +297,23 @@ def _cosine_window(original: Any, *amplitudes: float) -> None:
         wide = made_of in (torch.float32, torch.float64) and options.keys() <= {"device"}
         if not is_symbolic(window_length) or numbers or not wide or window_length < 2:
             return original(window_length, periodic, *numbers, dtype=dtype, **options)
-        turn = 2 * math.pi / (window_length if periodic else window_length - 1)
-        angles = torch.arange(window_length, dtype=made_of, **options) * turn
-        made = amplitudes[0] - angles.cos() * amplitudes[1]
-        return made + (angles * 2).cos() * amplitudes[2] if len(amplitudes) > 2 else made
+        step = 2 / (window_length if periodic else window_length - 1)
+        return values(torch.arange(window_length, dtype=made_of, **options) * step)
 
     stand_ins.register(original)(run)
 
 
-_cosine_window(torch.hann_window, 0.5, 0.5)
-_cosine_window(torch.hamming_window, 0.54, 0.46)
-_cosine_window(torch.blackman_window, 0.42, 0.5, 0.08)
+_BETA, _LARGEST_OF_KAISER = 12.0, float(torch.i0(torch.tensor(12.0, dtype=torch.float64)))
+_window(torch.hann_window, lambda place: 0.5 - (place * math.pi).cos() * 0.5)
+_window(torch.hamming_window, lambda place: 0.54 - (place * math.pi).cos() * 0.46)
+_window(
+    torch.blackman_window, lambda place: 0.42 - (place * math.pi).cos() * 0.5 + (place * (2 * math.pi)).cos() * 0.08
+)
+_window(torch.bartlett_window, lambda place: 1 - (place - 1).abs())
+_window(
+    torch.kaiser_window,
+    lambda place: torch.i0(_BETA * (1 - (place - 1) ** 2).clamp(min=0).sqrt()) / _LARGEST_OF_KAISER,
+)
 
 
 @stand_ins.register(torch.diagonal, "diagonal")
