@@ -308,8 +308,7 @@ class _Attempt:
     def _uncaught(self, context: FrameCapture, frame: Frame, raised: Raised) -> Unsupported:
         value: Any = raised.value
         text = f"{class_name(value.python_type(context))}: {value.message(context)}"
-        place = value.place or frame.place()
-        return Unsupported("exception", f"the program raises {text}", place=place)
+        return Unsupported("exception", f"the program raises {text}", place=value.place or frame.place())
 
     # -- exits --
     def _finished(self, context: FrameCapture, frame: Frame) -> CapturedFrame:
