@@ -617,6 +617,61 @@ def test_handlers_around_operators_of_graphs_that_write(program: Any, backend: s
         assert_same(results[1], results[0])
 
 
+def indexes_behind_a_write(x: torch.Tensor, i: torch.Tensor, log: list[Any]) -> torch.Tensor:
+    x.mul_(2)
+    try:
+        return x[i] + 1
+    except ValueError:
+        raise
+    except (KeyError, IndexError) as error:
+        log.append(str(error))
+        return x + 1
+
+
+def writes_at_indices(x: torch.Tensor, i: torch.Tensor, log: list[Any]) -> torch.Tensor:
+    try:
+        x[i] = 3.0
+    except LookupError:
+        log.append("caught")
+    return x + 1
+
+
+def looks_up_inside_of_a_call(x: torch.Tensor, i: torch.Tensor, log: list[Any]) -> torch.Tensor:
+    def rows() -> torch.Tensor:
+        return torch.nn.functional.embedding(i, x)
+
+    try:
+        y = rows()
+        x.add_(1)
+    except IndexError:
+        log.append("caught")
+        y = x + 1
+    return y
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [indexes_behind_a_write, writes_at_indices, looks_up_inside_of_a_call])
+def test_handlers_of_wrong_indices_in_graphs_that_write(program: Any, backend: str) -> None:
+    compiled = stator.compile(program, backend=backend)
+    for i in (INSIDE, OUTSIDE, INSIDE, OUTSIDE):
+        results = []
+        for run in (program, compiled):
+            x, log = torch.arange(12.0).view(4, 3), list[Any]()
+            results.append((run(x, i, log), x, log))
+        assert_same(results[1], results[0])
+
+
+def test_indices_end_a_graph_only_where_a_handler_names_their_error() -> None:
+    def program(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        try:
+            return x[i] + 1
+        except RuntimeError:
+            return x
+
+    assert stator.explain(program)(torch.ones(4, 3), INSIDE).graph_break_count == 0
+
+
 def test_only_graphs_that_write_end_before_such_an_operator() -> None:
     assert stator.explain(writes_to_its_own)(GOOD, []).graph_break_count == 0
     assert stator.explain(writes_before)(GOOD.clone(), []).graph_break_count == 1

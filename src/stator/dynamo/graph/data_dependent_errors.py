@@ -24,9 +24,18 @@ _NAMES = """
     cov gaussian_nll_loss one_hot binary_cross_entropy
 """
 _MAY_FAIL = frozenset(_NAMES.split())
+_NAMES_WITH_INDICES = """
+    getitem setitem index_select index_add index_copy index_fill index_put take embedding embedding_bag nll_loss
+    cross_entropy
+"""
+_MAY_RAISE_INDEX_ERROR = frozenset(_NAMES_WITH_INDICES.split())
 # Instructions of a handler that have no effect on the program: they only restore the interpreter's stack.
 _TIDYING = frozenset(("COPY", "POP_EXCEPT", "SWAP", "POP_TOP", "STORE_FAST", "CLEANUP_THROW"))
 _ENDS = ("RERAISE", "CALL_INTRINSIC_1", "END_SEND", "JUMP_BACKWARD_NO_INTERRUPT")
+# Instructions of a handler up to the first clause that fits.
+_MATCHING = frozenset(
+    ("PUSH_EXC_INFO", "LOAD_GLOBAL", "BUILD_TUPLE", "CHECK_EXC_MATCH", "POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE")
+)
 _LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"))
 _ONWARDS = frozenset(("PUSH_EXC_INFO", "NOP", "JUMP_FORWARD"))
 _TAKEN: dict[str, Callable[[bool | None], bool]] = {
@@ -37,9 +46,12 @@ _TAKEN: dict[str, Callable[[bool | None], bool]] = {
 }  # by the end of a conditional jump's name
 
 
-def may_fail(name: str) -> bool:
-    """Whether torch's function or method of this name raises for some matrices, weights or indices."""
-    return name.removeprefix("linalg_").strip("_") in _MAY_FAIL
+def may_fail(context: CaptureContext, name: str) -> bool:
+    """Whether torch's function or method of this name raises for some matrices, weights or indices. Indices count only
+    where a handler names IndexError: most handlers around steps of training expect other errors, and should not end
+    their graphs at each index."""
+    plain = name.removeprefix("linalg_").strip("_")
+    return plain in _MAY_FAIL or (plain in _MAY_RAISE_INDEX_ERROR and any(map(_expects_index_error, context.frames)))
 
 
 def check_not_refused(context: CaptureContext, target: Any) -> None:
@@ -72,6 +84,21 @@ def _handles(context: CaptureContext, frame: RunningFrame) -> bool:
             if not leaves:
                 return True
         region = instructions[at].handler
+    return False
+
+
+def _expects_index_error(frame: RunningFrame) -> bool:
+    """Whether an `except` around the current instruction names IndexError or its base class LookupError."""
+    instructions = frame.program.instructions
+    region = instructions[frame.now].handler
+    while region is not None:
+        start = at = region.target.index
+        while instructions[at].opname in _MATCHING:
+            if instructions[at].argval in ("IndexError", "LookupError"):
+                return True
+            target = instructions[at].target
+            at = at + 1 if target is None else target.index
+        region = instructions[start].handler
     return False
 
 
