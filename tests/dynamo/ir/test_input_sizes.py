@@ -102,6 +102,7 @@ def functions_of_numbers(x):
     found = x * math.sqrt(n), math.log(n), max(n, 3.5), math.isqrt(n), n >> 1, x + math.log2(x.numel())
     next_power = 1 << (n - 1).bit_length()
     others = math.hypot(n, 3), math.atan2(1, n), math.fmod(n, 4), math.isclose(n, 70), math.perm(n, 2), pow(n, 3, 7)
+    others += n.real, n.imag, (n * 2).numerator, n.denominator
     return *found, *others, x + next_power, n.bit_count(), int.bit_length(n), (n / 2).is_integer()
 
 

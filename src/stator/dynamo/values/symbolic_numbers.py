@@ -145,6 +145,8 @@ class SymbolicNumber(Value):
             return ConstantValue(self.kind()).get_attr(context, name)
         if name in _PURE_METHODS:
             return _NumberMethod(self, name)
+        if self.kind is int and name in _OF_INTS:
+            return self if _OF_INTS[name] is None else ConstantValue(_OF_INTS[name])
         return self._as_constant(context, f"and its attribute {name!r}").get_attr(context, name)
 
     def call_method(self, context: CaptureContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -277,5 +279,6 @@ def looked_up(context: CaptureContext, container: Value, number: SymbolicNumber)
 
 # lookups in these tables have no effects
 _TABLES = (list, tuple, dict, collections.Counter, collections.OrderedDict)
+_OF_INTS = {"real": None, "numerator": None, "imag": 0, "denominator": 1}  # None: the int
 _PURE_METHODS = frozenset({"bit_length", "bit_count", "is_integer"})  # number_arithmetic.py makes expressions of them
 _PLAIN_CONTAINS = tuple(kind.__contains__ for kind in (dict, set, frozenset, list, tuple))
