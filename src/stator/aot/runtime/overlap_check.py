@@ -93,4 +93,6 @@ def _meta(shape: Sequence[int], stride: Sequence[int], offset: int) -> TensorMet
 
 def _span(tensor: torch.Tensor) -> int:
     """Bytes from the first element to the end of the last."""
+    if not tensor.numel():  # a freed parameter has no shape
+        return 0
     return extent(tensor.shape, tensor.stride()) * tensor.element_size()  # type: ignore[no-any-return]
