@@ -44,15 +44,19 @@ def reshape(input: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
 
 
 def _is_row_major_as_view(shape: Sequence[Any], strides: Sequence[Any], new_shape: Sequence[Any]) -> bool:
-    """Whether the elements of a view with a new shape, where there is one because sizes are 1, lie as in a copy."""
+    """Whether the elements of a view with a new shape, where there is one because sizes are 1, lie as in a copy; no
+    where this is not known."""
     layout = [[as_expr(to_expression(size)) for size in sizes] for sizes in (shape, strides, new_shape)]
     symbols = sorted(symbols_of((shape, strides, new_shape)), key=str)
     if len(symbols) > _MOST_SYMBOLS:
         return False
-    for values in itertools.product((1, _SEVERAL), repeat=len(symbols)):
+    # large sizes differ, so that none is the stride of another by chance
+    for values in itertools.product(*[(1, _SEVERAL * place) for place in range(1, len(symbols) + 1)]):
         known = dict(zip(symbols, values, strict=True))
         own, steps, size = (tuple(one.evaluate(known) for one in sizes) for sizes in layout)
-        found = view_strides(own, steps, size) if min(own) > 0 and math.prod(own) == math.prod(size) else None
+        if min(own) <= 0 or math.prod(own) != math.prod(size):
+            return False  # such as of sizes that are multiples of another number
+        found = view_strides(own, steps, size)
         if found is not None and not is_contiguous(size, found):
             return False
     return True

@@ -100,6 +100,7 @@ def product_by_matrix(
     plain = bias is None or (bias.shape == (columns,) and bias.dtype is a.dtype)
     if not plain or {a.dtype, layout.dtype} != {torch.float32} or a.device.type != "cpu":
         return None
+    # of a block of the matrix, a panel lies in a cache, so that its depth asks for no narrow tile
     tile = _tile(tiles, rows, columns, 1, inner, rows) if rows >= _PACKED_ROWS and inner <= columns else None
     if tile is None or float_lanes() != _PACKED_LANES or rows * inner * columns < TUNED_WORK:
         return None

@@ -323,7 +323,8 @@ class _Convolution:
         yield "            const float *const p0 = from + row * pixel;"
         for p in self.positions[1:]:
             yield f"            const float *const p{p} = p{p - 1} + ({p} < count ? pixel : 0);"
-        yield from ("    " + text for text in self._ahead(f"row + {rows}", prefetches))
+        results_follow = "far_results && channel_end == channels"
+        yield from ("    " + text for text in self._ahead(f"row + {rows}", prefetches, results_follow))
         yield "            for (int64_t at = 0; at < width; at += part) {"
         yield from ("                " + text for text in self._panel_sums())
         yield "            }"
@@ -349,11 +350,11 @@ class _Convolution:
         yield "    }"
         yield "}"
 
-    def _ahead(self, position: str, prefetches: Iterator[str]) -> Iterator[str]:
+    def _ahead(self, position: str, prefetches: Iterator[str], results_follow: str = "far_results") -> Iterator[str]:
         """Ask for far memory. position: of the next tile's images."""
         if self.convolution.matrix is None:
             yield f"        if (far_images) ahead = (const char *)(from + ({position}) * pixel);"
-        yield "        if (far_results) {"
+        yield f"        if ({results_follow}) {{"
         yield from ("            " + text for text in prefetches)
         yield "        }"
 
