@@ -80,8 +80,12 @@ def test_other_layouts(with_bias: bool) -> None:
 def test_instruction_sets(target: str, tmp_path: Path) -> None:
     source = '#include "vec.h"\n#include "vec_products.h"\n' + "\n".join(
         f'extern "C" void rows{m}(const float *x, const float *w, const float *b, float *y, int64_t k, int64_t n)'
-        f" {{ product_rows<{m}>(x, w, b, y, k, n, n); }}"
+        f" {{ product_rows<{m}>(x, k, w, k, b, y, n, k, n); }}"
         for m in (1, 2, 4, 6, 8)
+    )
+    source += (
+        'extern "C" void by_rows(const float *x, const float *w, float *y, int64_t m, int64_t k, int64_t n)'
+        " { multiply_by_rows(x, k, w, n, y, m, k, n); }"
     )
     library = build_library(source, target, tmp_path)
     for rows in (1, 2, 4, 6, 8):
@@ -91,6 +95,11 @@ def test_instruction_sets(target: str, tmp_path: Path) -> None:
             pointers = [ctypes.c_void_p(one.data_ptr()) for one in (x, weight, bias, out)]
             getattr(library, f"rows{rows}")(*pointers, ctypes.c_int64(inner), ctypes.c_int64(columns))
             torch.testing.assert_close(out, exact(x, weight.t(), bias), rtol=1e-5, atol=2e-6 * inner**0.5)
+            x, weight = torch.randn(rows, inner), torch.randn(inner, 192)
+            out = torch.empty(rows, 192)
+            pointers = [ctypes.c_void_p(one.data_ptr()) for one in (x, weight, out)]
+            library.by_rows(*pointers, *map(ctypes.c_int64, (rows, inner, 192)))
+            torch.testing.assert_close(out, exact(x, weight, None), rtol=1e-5, atol=1e-7 * inner + 1e-6)
 
 
 @pytest.fixture
@@ -143,7 +152,7 @@ def test_constant_weights(by_rows: bool, products: list[tuple[int, ...]], monkey
         def __init__(self) -> None:
             super().__init__()
             shape = (256, 300) if by_rows else (300, 256)
-            self.weight, self.bias = nn.Parameter(torch.randn(shape)), nn.Parameter(torch.randn(300))
+            self.weight, self.bias = nn.Parameter(torch.randn(shape) / 16), nn.Parameter(torch.randn(300))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             weight = self.weight if by_rows else self.weight.t()

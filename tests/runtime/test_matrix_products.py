@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import stator
+from stator.inductor.lower import direct_convolution
 from stator.runtime import choices, matrix_products
 from stator.runtime.matrix_products import BLAS, ONEDNN, is_known_quicker, is_onednn_quicker
 
@@ -39,6 +40,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(matrix_products, "_KIND", f"test {time.time_ns()}")
     monkeypatch.setattr(matrix_products, "_seconds_waited", 0.0)
     monkeypatch.setattr(matrix_products, "is_tuned_blas", lambda: True)
+    monkeypatch.setattr(direct_convolution, "_PACKED_LANES", 0)  # no kernels of ours
     answers = (matrix_products._is_timed_quicker, matrix_products._is_known_quicker)
     for one in answers:
         one.cache_clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -21,15 +22,16 @@ class DirectConvolution:
     schedule makes a kernel of it. The call's arguments: images, packed kernel, bias or None.
 
     In place of a packed kernel a convolution of one tap may have a matrix [in_channels, out_channels] as it lies in
-    memory, of which each call packs parts. matrix: the distance of its columns, which are contiguous.
+    memory, of which each call packs parts. matrix: the distance of its columns, which are contiguous, or with `by_rows`
+    of its rows. Its positions are in one row, whose length may be a symbol.
 
     in_channels, out_channels: of one group. depthwise: each channel has a kernel of its own, so that these are all
     channels. pixel: elements from one position to the next. Pairs are (height, width).
     """
 
     images: int
-    size: tuple[int, int]
-    out_size: tuple[int, int]
+    size: tuple[int, Any]
+    out_size: tuple[int, Any]
     in_channels: int
     out_channels: int
     groups: int
@@ -41,9 +43,10 @@ class DirectConvolution:
     dilation: tuple[int, int]
     tile: ConvolutionTile
     matrix: int | None = None
+    by_rows: bool = False
 
     @property
-    def rows(self) -> int:
+    def rows(self) -> Any:
         """The positions of the result."""
         return self.images * self.out_size[0] * self.out_size[1]
 
@@ -100,7 +103,8 @@ class DirectConvolution:
         return out.copy_(torch.conv2d(data, kernel.flatten(0, 1), bias, *steps))
 
     def __str__(self) -> str:
-        matrix = "" if self.matrix is None else f", of columns {self.matrix} apart"
+        lines = "rows" if self.by_rows else "columns"
+        matrix = "" if self.matrix is None else f", of {lines} {self.matrix} apart"
         kind = "depthwise" if self.depthwise else f"{self.groups} groups of {self.in_channels} -> {self.out_channels}"
         height, width = self.kernel
         return (

@@ -361,9 +361,13 @@ IN_EACH_CALL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = 
     "activation": (lambda: nn.Sequential(nn.Linear(130, 333, bias=False), nn.GELU()), (3, 67, 130), 1),
     "panels and chunks of rows": (lambda: nn.Sequential(nn.Linear(801, 805), nn.ReLU()), (1100, 801), 1),
     "gaps": (Gaps, (77, 700), 1),
-    "few rows": (lambda: nn.Linear(300, 800), (63, 300), 0),
-    "more channels than columns": (lambda: nn.Linear(800, 300), (64, 800), 0),
-    "by rows": (Rows, (1700, 40), 0),
+    "one row": (lambda: nn.Sequential(nn.Linear(300, 801), nn.ReLU()), (1, 300), 1),
+    "few rows": (lambda: nn.Linear(300, 800), (24, 300), 1),
+    "more channels than columns": (lambda: nn.Linear(800, 300), (25, 800), 1),
+    "by rows": (Rows, (1700, 40), 1),
+    "few rows, by rows": (Rows, (8, 40), 1),
+    "three rows, by rows": (Rows, (3, 40), 1),
+    "little work": (lambda: nn.Linear(31, 64), (8, 31), 0),
 }
 
 
@@ -373,15 +377,7 @@ def test_products_of_matrices_packed_in_each_call(
     make: Callable[[], nn.Module], shape: tuple[int, ...], kernels: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next call reads weights as they are then. Each number of threads has code of its own."""
-    monkeypatch.setattr(direct_convolution, "is_tuned_blas", lambda: False)
-    monkeypatch.setattr(direct_convolution, "_PACKED_LANES", LANES)
-    lowered, original = [], LoweringBuilder.extern
-
-    def extern(builder: LoweringBuilder, target: Any, *given: Any, **named: Any) -> Any:
-        lowered.append(target)
-        return original(builder, target, *given, **named)
-
-    monkeypatch.setattr(LoweringBuilder, "extern", extern)
+    lowered = of_matrices(monkeypatch)
     model, x, usual = make().eval(), torch.randn(shape), torch.get_num_threads()
     compiled = stator.compile(model, fullgraph=True, options={"verify": True})
     try:
@@ -394,6 +390,40 @@ def test_products_of_matrices_packed_in_each_call(
     finally:
         torch.set_num_threads(usual)
     assert sum(isinstance(target, DirectConvolution) for target in lowered) == 3 * kernels
+
+
+def of_matrices(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Multiply by any matrix in kernels of ours, on every processor. Returns the calls that are lowered from now on."""
+    monkeypatch.setattr(direct_convolution, "is_tuned_blas", lambda: False)
+    monkeypatch.setattr(direct_convolution, "_PACKED_LANES", LANES)
+    lowered, original = [], LoweringBuilder.extern
+
+    def extern(builder: LoweringBuilder, target: Any, *given: Any, **named: Any) -> Any:
+        lowered.append(target)
+        return original(builder, target, *given, **named)
+
+    monkeypatch.setattr(LoweringBuilder, "extern", extern)
+    return lowered
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(("make", "width"), [(lambda: nn.Linear(701, 333), 701), (Rows, 40), (Gaps, 700)])
+def test_matrices_and_rows_that_change(
+    make: Callable[[], nn.Module], width: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One kernel multiplies a matrix as it lies in memory where rows are few, and else packs it."""
+    lowered, usual = of_matrices(monkeypatch), torch.get_num_threads()
+    model = nn.Sequential(make(), nn.ReLU()).eval()
+    compiled = stator.compile(model, fullgraph=True, dynamic=True, options={"verify": True})
+    torch.set_num_threads(threads)
+    try:
+        with torch.no_grad():
+            for rows in (70, 1, 2, 3, 7, 8, 9, 24, 25, 63, 515):
+                x = torch.randn(rows, width)
+                assert_same(compiled(x), model(x), FUSED)
+    finally:
+        torch.set_num_threads(usual)
+    assert sum(isinstance(target, DirectConvolution) for target in lowered) == 1
 
 
 def test_rows_that_change() -> None:

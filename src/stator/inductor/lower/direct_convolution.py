@@ -24,9 +24,9 @@ from stator.runtime.toolchain import float_lanes
 
 # Products of fewer rows read weights rather than multiply
 _SOME_ROWS = 16
-# Products of a matrix that may be another in each call have a kernel of ours, which packs panels of it, only where that
-# was quicker than BLAS and oneDNN: with AVX2, unless BLAS is tuned for the processor, and many columns
-_PACKED_ROWS, _PACKED_LANES = 64, 8
+# Products of a matrix that may be another in each call have a kernel of ours only where that was quicker than BLAS and
+# oneDNN: with AVX2, unless BLAS is tuned for the processor. For fewer multiplications a call takes longer than they do
+_PACKED_LANES, _WORK = 8, 1 << 14
 
 Tiles = tuple[tuple[int, int, float], ...]
 
@@ -91,24 +91,29 @@ def products_in_tiles(a: Tensor, weight: torch.Tensor, bias: Tensor | None) -> l
 def product_by_matrix(
     builder: LoweringBuilder, a: Tensor, b: str | View, columns: Any, bias: Tensor | None, meta: TensorMeta
 ) -> Tensor | None:
-    """`a @ b + bias` by a kernel of ours, which packs parts of `b` in each call; None for a library."""
+    """`a @ b + bias` by a kernel of ours, which packs parts of `b` in each call where rows are many; None for a library
+    (also if the example has little work)."""
     rows, inner = a.shape
     layout, tiles = builder.as_view(b).layout, _TILES.get(float_lanes(), ())
-    down, apart = layout.stride
-    if is_tuned_blas() or down != 1 or not all(isinstance(size, int) for size in (rows, inner, columns, apart)):
+    by_rows = layout.stride[0] != 1
+    step, apart = layout.stride[::-1] if by_rows else layout.stride
+    if is_tuned_blas() or step != 1 or not all(isinstance(size, int) for size in (inner, columns, apart)):
         return None
     plain = bias is None or (bias.shape == (columns,) and bias.dtype is a.dtype)
     if not plain or {a.dtype, layout.dtype} != {torch.float32} or a.device.type != "cpu":
         return None
+    some = builder.sizes.hint(rows)
+    if float_lanes() != _PACKED_LANES or some * inner * columns < _WORK:
+        return None
     # of a block of the matrix, a panel lies in a cache, so that its depth asks for no narrow tile
-    tile = _tile(tiles, rows, columns, 1, inner, rows) if rows >= _PACKED_ROWS and inner <= columns else None
-    if tile is None or float_lanes() != _PACKED_LANES or rows * inner * columns < TUNED_WORK:
+    tile = _tile(tiles, some, columns, 1, inner, some)
+    if tile is None:
         return None
     planned, pixel = a.planned(), inner
     if planned is not None and planned[0][1] == 1 and isinstance(planned[0][0], int) and planned[0][0] >= inner:
         pixel = planned[0][0]  # rows with gaps
     size, one, none = (1, rows), (1, 1), (0, 0)
-    found = DirectConvolution(1, size, size, inner, columns, 1, pixel, False, one, one, none, one, tile, apart)
+    found = DirectConvolution(1, size, size, inner, columns, 1, pixel, False, one, one, none, one, tile, apart, by_rows)
     given = [builder.argument(a, (pixel, 1)), b, None if bias is None else builder.argument(bias, (1,))]
     return builder.extern(found, given, {}, [meta], style="out")[0]
 

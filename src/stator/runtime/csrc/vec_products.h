@@ -1,5 +1,5 @@
 // Products of few rows with the rows of a matrix that is read from memory once: y[m][n] = bias[n] + sum of x[m][k] w[n][k].
-// Lanes run along k. Kernels of runtime/few_rows.py include this file after vec.h.
+// Lanes run along k. Kernels of runtime/few_rows.py, and those that multiply by a matrix, include this file after vec.h.
 #pragma once
 
 // Rows of w that are multiplied at once: as many accumulators as fit into registers
@@ -55,10 +55,10 @@ INLINE void product_block(
             y[m * out_row + n] = (start ? start[m * start_row + n] : 0.0f) + reduce_sum(sums[m][n]);
 }
 
-// M rows of x times some rows of w
+// M rows of x times `count` rows of w. row, column, out_row: distances between rows of x, of w, and of y
 template <int M>
 static __attribute__((noinline)) void product_rows(
-    const float *x, const float *w, const float *bias, float *y, int64_t inner, int64_t count, int64_t out_row
+    const float *x, int64_t row, const float *w, int64_t column, const float *bias, float *y, int64_t out_row, int64_t inner, int64_t count
 ) {
     constexpr int N = columns_at_once<M>();
     constexpr int64_t most = depth_at_once<M>();
@@ -69,9 +69,74 @@ static __attribute__((noinline)) void product_rows(
         const int64_t start_row = k ? out_row : 0;
         int64_t n = 0;
         for (; n + N <= count; n += N)
-            product_block<M, N>(x + k, inner, w + n * inner + k, inner, depth, start ? start + n : start, start_row, y + n, out_row);
+            product_block<M, N>(x + k, row, w + n * column + k, column, depth, start ? start + n : start, start_row, y + n, out_row);
         for (; n < count; ++n)
-            product_block<M, 1>(x + k, inner, w + n * inner + k, inner, depth, start ? start + n : start, start_row, y + n, out_row);
+            product_block<M, 1>(x + k, row, w + n * column + k, column, depth, start ? start + n : start, start_row, y + n, out_row);
+    }
+}
+
+// `rows` of x times `count` rows of w
+static inline void multiply_rows(
+    const float *x, int64_t row, const float *w, int64_t column, const float *bias, float *y, int64_t out_row, int64_t rows, int64_t inner,
+    int64_t count
+) {
+    for (int64_t m = 0, some; m < rows; m += some, x += some * row, y += some * out_row) {
+        const int64_t left = rows - m;
+        some = left >= 8 ? 8 : left >= 6 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+        if (some == 8) product_rows<8>(x, row, w, column, bias, y, out_row, inner, count);
+        else if (some == 6) product_rows<6>(x, row, w, column, bias, y, out_row, inner, count);
+        else if (some == 4) product_rows<4>(x, row, w, column, bias, y, out_row, inner, count);
+        else if (some == 2) product_rows<2>(x, row, w, column, bias, y, out_row, inner, count);
+        else product_rows<1>(x, row, w, column, bias, y, out_row, inner, count);
+    }
+}
+
+// Add the products of M rows of x and K rows of a matrix to M rows of y. `apart`: the distance of the rows of the matrix.
+template <int M, int K>
+INLINE void add_rows(const float *x, int64_t row, const float *w, int64_t apart, float *y, int64_t out_row, int64_t count) {
+    vf32 left[M][K];
+#pragma GCC unroll 16
+    for (int m = 0; m < M; ++m)
+#pragma GCC unroll 16
+        for (int k = 0; k < K; ++k) left[m][k] = splat(x[m * row + k]);
+    for (int64_t n = 0; n < count; n += LANES) {
+        vf32 right[K];
+#pragma GCC unroll 16
+        for (int k = 0; k < K; ++k) right[k] = load(w + k * apart + n), __builtin_prefetch(w + (K + k) * apart + n, 0, 2);
+#pragma GCC unroll 16
+        for (int m = 0; m < M; ++m) {
+            vf32 sum = left[m][0] * right[0];
+#pragma GCC unroll 16
+            for (int k = 1; k < K; ++k) sum = op_fma(left[m][k], right[k], sum);
+            store(y + m * out_row + n, load(y + m * out_row + n) + sum);
+        }
+    }
+}
+
+template <int M>
+static __attribute__((noinline)) void add_depth(
+    const float *x, int64_t row, const float *w, int64_t apart, float *y, int64_t out_row, int64_t depth, int64_t count
+) {
+    constexpr int K = 8 / M;  // as many factors as fit into registers
+    int64_t k = 0;
+    for (; k + K <= depth; k += K) add_rows<M, K>(x + k, row, w + k * apart, apart, y, out_row, count);
+    for (; k < depth; ++k) add_rows<M, 1>(x + k, row, w + k * apart, apart, y, out_row, count);
+}
+
+// Few rows of x times `count` columns of a matrix that lies by rows, which is read once, in order. y: [rows, count], near;
+// count: a multiple of LANES.
+static inline void multiply_by_rows(
+    const float *x, int64_t row, const float *w, int64_t apart, float *y, int64_t rows, int64_t inner, int64_t count
+) {
+    constexpr int64_t most = 32;  // rows of the matrix that stay in a cache for all rows of x
+    for (int64_t at = 0; at < rows * count; at += LANES) store(y + at, vf32{});
+    for (int64_t k = 0; k < inner; k += most) {
+        const int64_t depth = inner - k < most ? inner - k : most;
+        const float *some = w + k * apart;
+        int64_t m = 0;
+        for (; m + 4 <= rows; m += 4) add_depth<4>(x + m * row + k, row, some, apart, y + m * count, count, depth, count);
+        for (; m + 2 <= rows; m += 2) add_depth<2>(x + m * row + k, row, some, apart, y + m * count, count, depth, count);
+        for (; m < rows; ++m) add_depth<1>(x + m * row + k, row, some, apart, y + m * count, count, depth, count);
     }
 }
 
@@ -84,17 +149,7 @@ static inline void multiply_few_rows(
         #pragma omp for schedule(static) nowait
         for (int64_t n = 0; n < columns; n += share) {
             const int64_t count = columns - n < share ? columns - n : share;
-            const float *some = w + n * inner, *added = bias ? bias + n : bias;
-            for (int64_t m = 0; m < rows;) {
-                const int64_t left = rows - m;
-                const float *given = x + m * inner;
-                float *out = y + m * columns + n;
-                if (left >= 8) product_rows<8>(given, some, added, out, inner, count, columns), m += 8;
-                else if (left >= 6) product_rows<6>(given, some, added, out, inner, count, columns), m += 6;
-                else if (left >= 4) product_rows<4>(given, some, added, out, inner, count, columns), m += 4;
-                else if (left >= 2) product_rows<2>(given, some, added, out, inner, count, columns), m += 2;
-                else product_rows<1>(given, some, added, out, inner, count, columns), m += 1;
-            }
+            multiply_rows(x, inner, w + n * inner, inner, bias ? bias + n : bias, y + n, columns, rows, inner, count);
         }
     });
 }

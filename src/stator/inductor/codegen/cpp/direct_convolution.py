@@ -2,7 +2,8 @@
 registers while a kernel runs over all taps and channels of the images; the loops that follow read the tile.
 
 A position outside of the image reads zeros, or is left out. Where positions end within a tile, it computes the last
-one several times. The text depends on the tile alone, not on the sizes.
+one several times. The text depends on the tile alone, not on the sizes; for a matrix as it lies in memory, also on
+whether rows are few, many, or a symbol.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from stator.inductor.convolutions import DirectConvolution
 from stator.inductor.schedule.groups import SUMS, ConvolutionGroup, Group
 from stator.inductor.sizes import SizeKnowledge
 from stator.runtime.toolchain import float_lanes, nearest_cache, second_level_cache
+from stator.shapes.expr import ExprLike
 
 from .emit import Emitter
 from .indices import CppIndexPrinter
@@ -36,20 +38,25 @@ _LINE = 16  # float32 that come into a cache at once
 # cache: 197 x 3072 x 768 take 0.94 of the time, 49 x 2048 x 512 0.87 to 0.92. Panels of fewer take longer
 _PANEL = 384
 # Rows that a part of a matrix multiplies once it is packed, so that packing takes little of the time
-_ROWS_OF_PACKED = 512
+_ROWS_OF_PACKED = 256
+# Rows up to which a matrix is multiplied as it lies in memory, which takes 0.3 to 0.95 of the time of packing it
+_FEW_ROWS = 24
+# The same for a matrix that lies by rows, and the sums that wait in the nearest cache meanwhile
+_FEW_ROWS_BY_ROWS, _SUMS_AT_ONCE = 8, 4096
 # Taps that multiply so many channels take less time than finding where they are
 _FEW_CHANNELS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class PrintedConvolution:
-    """statements: of the kernel. kernel: the loops that follow the convolution. sizes: arguments of the kernel by name,
-    each of its own, so that the text does not tell which of them are equal."""
+    """header: text before the kernel. statements: of the kernel. kernel: the loops that follow the convolution. sizes:
+    arguments of the kernel by name, each of its own, so that the text does not tell which of them are equal."""
 
+    header: str
     statements: list[str]
     kernel: Kernel
     pointers: Mapping[str, str]
-    sizes: dict[str, int]
+    sizes: dict[str, ExprLike]
 
 
 def print_convolution(
@@ -70,19 +77,16 @@ def print_convolution(
     ]
     offsets = {"image_offset": group.images.layout.offset, "weight_offset": group.weight.layout.offset}
     sizes = {**_sizes(convolution), **offsets, "apart": convolution.matrix or 0}
-    return PrintedConvolution(statements, kernel, pointers, sizes)
+    header = '#include "vec_products.h"\n' if printer.few_rows else ""
+    return PrintedConvolution(header, statements, kernel, pointers, sizes)
 
 
-def _sizes(c: DirectConvolution) -> dict[str, int]:
-    image_bytes, far = _image_bytes(c), second_level_cache() // 4
-    near_weight = c.taps == 1 and 4 * c.packed_elements <= _CACHED_WEIGHT and c.matrix is None
+def _sizes(c: DirectConvolution) -> dict[str, ExprLike]:
     return {
-        "work": c.rows * c.columns * c.depth // 16,
+        "work": c.rows * (c.columns * c.depth) // 16,
         "rows": c.rows,
-        "chunk": _chunk(c),
-        "panel": _panel(c, near_weight),
-        "far_images": int(image_bytes > far if c.depthwise else near_weight and image_bytes > _NEAR),
-        "far_results": int(4 * c.rows * c.columns > far),
+        **(_near_memory(c) if c.matrix is None else {"chunk": _ROWS_OF_PACKED, "panel": _PANEL, "far_images": 0}),
+        "far": second_level_cache() // 4,
         "height": c.size[0],
         "across": c.size[1],
         "out_height": c.out_size[0],
@@ -105,30 +109,19 @@ def _sizes(c: DirectConvolution) -> dict[str, int]:
     }
 
 
-def _image_bytes(c: DirectConvolution) -> int:
-    return 4 * c.rows * c.pixel * c.stride[0] * c.stride[1]
-
-
-def _panel(c: DirectConvolution, near_weight: bool) -> int:
-    """The channels that tiles multiply before those of the next rows."""
-    many = c.matrix is not None or (not near_weight and 4 * c.tile.rows * c.pixel >= nearest_cache())
-    return min(_PANEL, c.in_channels) if many else c.in_channels
-
-
-def _chunk(c: DirectConvolution) -> int:
-    """The positions that tiles of all channels read before the next come: where the kernel fits into the cache few, so
-    that results are written in order, else many, in chunks that are about equal."""
-    height = c.tile.rows
-    most = _CACHED_BESIDE_BLOCK * c.rows // max(1, _image_bytes(c))
-    if c.matrix is not None:
-        most = _ROWS_OF_PACKED
-    elif 4 * c.packed_elements <= _CACHED_WEIGHT:
-        few = max(24 // height, c.tile.columns // _LINE)  # meanwhile the next block's weights come
-        return min(few * height, c.rows)
-    elif _image_bytes(c) <= _UNCUT_IMAGES:
-        return c.rows
-    tiles = -(-c.rows // height)
-    return min(-(-tiles // -(-tiles // max(1, most // height))) * height, c.rows)
+def _near_memory(c: DirectConvolution) -> dict[str, ExprLike]:
+    """chunk: positions that tiles of all channels read before the next come: where the kernel fits into the cache few,
+    so that results are written in order, else many. panel: channels that tiles multiply before those of the next rows.
+    far_images: whether images are asked for before their use."""
+    images, weight, height = 4 * c.rows * c.pixel * c.stride[0] * c.stride[1], 4 * c.packed_elements, c.tile.rows
+    near_weight = weight <= _CACHED_WEIGHT and c.taps == 1
+    if weight <= _CACHED_WEIGHT:
+        chunk = max(24 // height, c.tile.columns // _LINE) * height  # meanwhile the next block's weights come
+    else:
+        chunk = c.rows if images <= _UNCUT_IMAGES else _CACHED_BESIDE_BLOCK * c.rows // images
+    many = not near_weight and 4 * height * c.pixel >= nearest_cache()
+    far_images = images > second_level_cache() // 4 if c.depthwise else near_weight and images > _NEAR
+    return {"chunk": chunk, "panel": _PANEL if many else c.in_channels, "far_images": int(far_images)}
 
 
 class _FollowingLoops(Emitter):
@@ -166,6 +159,8 @@ class _FollowingLoops(Emitter):
         if value.args[0] != SUMS:
             return super().load(value, vector)
         _, row, column = (symbol.name for symbol in self.kernel.loops)
+        if self.kernel.sizes[1] == 1:  # has no loop
+            return f"load(tile + {column} - column)"
         return f"load(tile + ({row} - row) * width + {column} - column)"
 
 
@@ -176,6 +171,10 @@ class _Convolution:
         # where each position of the result reads one of the images, at the same place
         self.of_positions = (convolution.kernel, convolution.stride, convolution.padding) == ((1, 1), (1, 1), (0, 0))
         self.few_channels = convolution.in_channels <= _FEW_CHANNELS and not self.of_positions
+        known = isinstance(convolution.rows, int)
+        few = _FEW_ROWS_BY_ROWS if convolution.by_rows else _FEW_ROWS
+        self.few_rows = convolution.matrix is not None and (not known or convolution.rows <= few)
+        self.many_rows = not (self.few_rows and known)
         self.positions, self.vectors = range(tile.rows), range(max(1, tile.columns // float_lanes()))
         needed = (tile.rows + 1) * len(self.vectors) + (0 if convolution.depthwise else 1)
         self.fills_registers = float_lanes() == 8 and needed <= _REGISTERS  # others have twice as many
@@ -185,6 +184,7 @@ class _Convolution:
         yield f"constexpr int64_t width = {self.convolution.tile.columns}, part = {len(self.vectors)} * LANES;"
         yield 'static_assert(width % part == 0, "a tile is whole vectors");'
         yield "const int64_t items = groups * blocks, team = omp_get_num_threads(), own = omp_get_thread_num();"
+        yield "const bool far_results = 4 * rows * groups * out_channels > far;"
         if self.convolution.matrix is not None:
             yield "alignas(64) float packed[panel * width];"
         if self.convolution.depthwise:
@@ -261,8 +261,17 @@ class _Convolution:
         While a tile multiplies, a part of what is `ahead` comes into the cache: the images of the next tile if they are
         many and the weight is there already, or else the weight of the next block."""
         rows = self.convolution.tile.rows
+        if self.few_rows and self.convolution.by_rows:
+            yield f"if (rows <= {_FEW_ROWS_BY_ROWS}) {{"
+            yield from ("    " + text for text in self._few_rows_by_rows(following))
+            yield "    return;"
+            yield "}"
+        if not self.many_rows and self.convolution.by_rows:
+            return
         yield "const float *const zeros = weight + packed_elements;"
-        yield f"const int64_t down_all = (rows + {rows - 1}) / {rows}, down_chunk = (chunk + {rows - 1}) / {rows};"
+        yield f"const int64_t down_all = (rows + {rows - 1}) / {rows}, most = (chunk + {rows - 1}) / {rows};"
+        yield "const int64_t chunks = down_all > most ? (down_all + most - 1) / most : 1;"
+        yield "const int64_t down_chunk = (down_all + chunks - 1) / chunks;  // about equal ones"
         yield f"const int64_t further = {rows} * (down_chunk < down_all ? down_chunk : 1);"
         yield "const int64_t last = down_all * items * (own + 1) / team;"
         yield "for (int64_t at = down_all * items * own / team; at < last;) {"
@@ -286,8 +295,14 @@ class _Convolution:
             yield "    int64_t image = begin / (out_across * out_height);"
         if self.few_channels:
             yield "    const int64_t hop = stride_across * pixel;"
+        if self.few_rows and not self.convolution.by_rows:
+            yield f"    if (rows <= {_FEW_ROWS}) {{"
+            yield from ("        " + text for text in self._few_rows(following))
+            yield "        continue;"
+            yield "    }"
         if self.of_positions:
-            yield from self._panels(following, prefetches)
+            if self.many_rows:
+                yield from self._panels(following, prefetches)
         else:
             yield f"    for (int64_t row = begin; row < end; row += {rows}) {{"
             yield f"        const int64_t count = end - row < {rows} ? end - row : {rows};"
@@ -312,10 +327,10 @@ class _Convolution:
             yield from ("        " + text for text in self._pack())
         yield f"        for (int64_t row = begin; row < end; row += {rows}) {{"
         if packs:
-            yield f"            const int64_t goal = ((row - begin) / {rows} + 1) * lines * width / tiles;"
+            yield f"            const int64_t goal = ((row - begin) / {rows} + 1) * lines * line / tiles;"
             yield "            for (; asked < goal; ++asked) {"
             yield "                __builtin_prefetch(next, 0, 2);"
-            yield f"                if (++line == lines) line = 0, next += apart - lines * {_LINE};"
+            yield f"                if (++within_line == line) within_line = 0, next += apart - line * {_LINE};"
             yield f"                next += {_LINE};"
             yield "            }"
         yield f"            const int64_t count = end - row < {rows} ? end - row : {rows};"
@@ -333,22 +348,56 @@ class _Convolution:
         yield "        }"
         yield "    }"
 
-    def _pack(self) -> Iterator[str]:
-        """The panel of the block, from columns that are `apart`, and where the next panel lies."""
-        yield "const int64_t deep = channel_end - channel_begin, after = (item + 1) % items * width;"
-        yield "const int64_t beyond = after < out_channels - width ? after : out_channels - width;"
-        yield "const float *const here = weight + start * apart + channel_begin;"
-        yield "const float *next = channel_end < channels ? here + deep : weight + beyond * apart;"
-        yield f"const int64_t lines = (deep + {_LINE - 1}) / {_LINE};"
-        yield "int64_t asked = 0, line = 0;"
-        yield "for (int64_t channel = 0; channel < deep; channel += LANES) {"
-        yield "    const int64_t some = deep - channel < LANES ? deep - channel : LANES;"
-        yield "    for (int64_t at = 0; at < width; at += LANES) {"
-        yield "        vf32 turned[LANES];"
-        yield "        load_tile(turned, here + at * apart + channel, apart, LANES, some);"
-        yield "        for (int64_t of = 0; of < some; ++of) store(packed + (channel + of) * width + at, turned[of]);"
+    def _few_rows(self, following: Callable[[], list[str]]) -> Iterator[str]:
+        """Tiles that multiply by the matrix as it lies in memory: packing it takes longer than few rows repay."""
+        yield "const int64_t row = begin, count = end - begin;"
+        yield f"alignas(64) float tile[{_FEW_ROWS} * width];"
+        yield "const float *const w = weight + start * apart;"
+        yield "multiply_rows(from + row * pixel, pixel, w, apart, nullptr, tile, width, count, channels, width);"
+        yield from following()
+
+    def _few_rows_by_rows(self, following: Callable[[], list[str]]) -> Iterator[str]:
+        """The same where the matrix lies by rows, for several blocks at once, so that memory is read in order."""
+        yield "const int64_t whole = out_channels / width, last = blocks * (own + 1) / team;"
+        yield "for (int64_t block = blocks * own / team, some; block < last; block += some) {"
+        yield f"    const int64_t most = {_SUMS_AT_ONCE} / (rows * width);"
+        yield "    const int64_t left = (last < whole ? last : whole) - block;"
+        yield "    some = left < 1 ? 1 : left < most ? left : most;"
+        yield "    const int64_t column = block < whole ? block * width : out_channels - width;"
+        yield "    const int64_t row = 0, count = rows, wide = some * width;"
+        yield f"    alignas(64) float tile[{_SUMS_AT_ONCE}];"
+        yield "    multiply_by_rows(images, pixel, weight + column, apart, tile, rows, channels, wide);"
+        yield "    {"
+        yield "        const int64_t width = wide;"
+        yield from ("        " + text for text in following())
         yield "    }"
         yield "}"
+
+    def _pack(self) -> Iterator[str]:
+        """The panel of the block, from lines that are `apart`, and where the next panel lies."""
+        yield "const int64_t deep = channel_end - channel_begin, after = (item + 1) % items * width;"
+        yield "const int64_t beyond = after < out_channels - width ? after : out_channels - width;"
+        if self.convolution.by_rows:
+            yield "const float *const here = weight + channel_begin * apart + start;"
+            yield "const float *next = channel_end < channels ? here + deep * apart : weight + beyond;"
+            yield f"const int64_t lines = deep, line = {-(-self.convolution.tile.columns // _LINE)};"
+            yield "for (int64_t channel = 0; channel < deep; ++channel)"
+            yield "    for (int64_t at = 0; at < width; at += LANES)"
+            yield "        store(packed + channel * width + at, load(here + channel * apart + at));"
+        else:
+            yield "const float *const here = weight + start * apart + channel_begin;"
+            yield "const float *next = channel_end < channels ? here + deep : weight + beyond * apart;"
+            yield f"const int64_t lines = width, line = (deep + {_LINE - 1}) / {_LINE};"
+            yield "for (int64_t channel = 0; channel < deep; channel += LANES) {"
+            yield "    const int64_t some = deep - channel < LANES ? deep - channel : LANES;"
+            yield "    for (int64_t at = 0; at < width; at += LANES) {"
+            yield "        vf32 turned[LANES];"
+            yield "        load_tile(turned, here + at * apart + channel, apart, LANES, some);"
+            yield "        for (int64_t of = 0; of < some; ++of)"
+            yield "            store(packed + (channel + of) * width + at, turned[of]);"
+            yield "    }"
+            yield "}"
+        yield "int64_t asked = 0, within_line = 0;"
 
     def _ahead(self, position: str, prefetches: Iterator[str], results_follow: str = "far_results") -> Iterator[str]:
         """Ask for far memory. position: of the next tile's images."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -111,7 +112,8 @@ def _convolution(group: ConvolutionGroup, buffers: Mapping[str, Buffer], knowled
     body = [*_pointers(group, buffers, printed.pointers, ()), *[f"    {line}" for line in printed.statements]]
     lines = _region("threads_for(work)", sizes, body)
     head = "(void *const *pointers, int64_t const *sizes) {"
-    return _source(group, [head, *sizes, *lines, "}", ""], (*names, *printed.sizes.values()))
+    source = _source(group, [head, *sizes, *lines, "}", ""], (*names, *printed.sizes.values()))
+    return replace(source, source=f"{printed.header}{source.source}")
 
 
 def _leave_empty_loops(kernel: Kernel) -> Iterator[str]:
