@@ -33,7 +33,8 @@ _LARGE = 2**20 * 3**5 * 5**3 * 7**2 * 11 * 13 * 17
 
 _MOST_QUOTIENTS = 4  # in one expression, when a bound is looked for
 
-asking = threading.local()  # this thread's answers: `unknown` by `assume_large_sizes`, `several` by `assume_several`
+# this thread's answers: `unknown` by `assume_large_sizes`, `several` by `assume_several`, `general` by `prefer_general`
+asking = threading.local()
 
 
 @contextmanager
@@ -50,6 +51,15 @@ def assume_several(sizes: Sequence[ExprLike] | None = None) -> Iterator[None]:
     for results that a size of 1 changes in nothing but the stride of its dimension. Given `sizes`, only these are taken
     to be above 1: other numbers, such as strides, change more."""
     with _answering("unknown", True), _answering("several", True if sizes is None else tuple(map(as_expr, sizes))):
+        yield
+
+
+@contextmanager
+def prefer_general() -> Iterator[None]:
+    """Answer torch's C++, where it names an answer that is right for every size, with this answer also where the
+    example has another one, and record no fact. For code that compares sizes afterwards, and raises where the answer is
+    wrong for the example."""
+    with _answering("general", True):
         yield
 
 

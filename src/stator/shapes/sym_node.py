@@ -17,7 +17,7 @@ import torch
 
 from .arithmetic import COMPARISONS, OF_INTS, applied, kind_of_result
 from .conditions import Condition, compare, conjunction, disjunction, negate
-from .environment import Environment
+from .environment import Environment, asking
 from .expr import Expr, as_expr
 from .floats import ROUNDINGS, FloatExpr, Function, quotient
 from .layouts import channels_last_order, densely_ordered, in_stride_order, row_major_order, suggests_channels_last
@@ -138,12 +138,16 @@ class SymbolicNode:
         return self.bool_()
 
     def guard_or_false(self, file: Any, line: Any) -> bool:
-        return self._guard_or(False)
+        return self._guard_or(False, file)
 
     def guard_or_true(self, file: Any, line: Any) -> bool:
-        return self._guard_or(True)
+        return self._guard_or(True, file)
 
-    def _guard_or(self, otherwise: bool) -> bool:
+    def _guard_or(self, otherwise: bool, file: str) -> bool:
+        """`file`: of torch's C++, empty where a shape rule asks."""
+        if file and getattr(asking, "general", False):
+            known = self.environment.evaluate_static(self.value)
+            return otherwise if known is None else known
         return self.environment.decide_or(self.value, otherwise)
 
     def statically_known_true(self, file: Any, line: Any) -> bool:

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
+from stator.aot.runtime.autograd_reachability import reachable_places
 from stator.base.errors import StatorError, Unsupported, UserPlace
 from stator.base.signals import raised_by_signal_handler
 from stator.graph.fake.fake_mode import FakeTensor
@@ -28,12 +30,14 @@ from stator.graph.functionalization.functionalize import FunctionalTracer, Keep
 from stator.graph.functionalization.outputs import describe_outputs
 from stator.graph.functionalization.unknown_sizes import UnknownSizeRecorder
 from stator.graph.ir.captured_tensors import owned_tensors_replaced
-from stator.graph.ir.size_bindings import SizeBindings, input_bindings, result_bindings
+from stator.graph.ir.size_bindings import SizeBindings, input_bindings, is_symbolic, result_bindings
 from stator.graph.ir.traced import Traced
 from stator.graph.tracing.tracer import add_numbers, close_graph, placeholder_names, run_function
 from stator.prims.layout import preserved_strides
 from stator.prims.record import TensorMeta
+from stator.shapes.environment import assume_several, prefer_general
 from stator.shapes.expr import Symbol
+from stator.shapes.sym_node import to_expression
 
 from .differentiable_values import DifferentiableValues, find_values
 from .eager_saved_tensors import NO_SAVES, EagerSaves, find_eager_saves
@@ -407,7 +411,10 @@ def _differentiate(
     versions = [fake.fake_storage.version for fake in lasting]
     with _autocast_off():
         try:
-            found = gradients_between(roots, list(tangents.values()), sought, stops)
+            with ExitStack() as stack, prefer_general():
+                if is_symbolic([tuple(primal.shape) for primal in primals]):
+                    _as_for_several(roots, stack)
+                found = gradients_between(roots, list(tangents.values()), sought, stops)
         except DataDependent as error:
             if error.autograd_node is not None:
                 error.origin = tracer.differentiated(error.autograd_node)
@@ -430,6 +437,23 @@ def _differentiate(
             raise Unsupported("gradient-layout", f"a gradient is a {type(gradient).__name__} of {gradient.layout}")
         gradients.append(None if gradient is None else tracer.current(gradient))
     return gradients
+
+
+def _as_for_several(roots: Sequence[Any], stack: ExitStack) -> None:
+    """Reshape the gradients of views of symbolic sizes as for large sizes: torch's C++ asks whether sizes are 1, where
+    a view may replace a copy, and no one sees which it is."""
+
+    def enter(sizes: tuple[Any, ...], gradients: tuple[torch.Tensor | None, ...]) -> None:
+        shape = () if gradients[0] is None else gradients[0].shape
+        stack.enter_context(assume_several([to_expression(size) for size in (*shape, *sizes)]))
+
+    for node in reachable_places([root.grad_fn for root in roots if root.grad_fn is not None]):
+        if node.name() in _VIEWS and is_symbolic(tuple(node._saved_self_sym_sizes)):
+            node.register_prehook(partial(enter, tuple(node._saved_self_sym_sizes)))
+            node.register_hook(lambda *gradients: stack.close())
+
+
+_VIEWS = ("ViewBackward0", "UnsafeViewBackward0")
 
 
 def _add_tangent(tracer: FunctionalTracer, meta: TensorMeta, index: int) -> FakeTensor:

@@ -17,7 +17,7 @@ from stator.graph.fake.wrapper_subclasses import storages_of
 from stator.graph.ir.size_bindings import symbols_of
 
 _PRODUCTS = frozenset(("matmul", "bmm", "baddbmm", "mm", "mv", "addmm", "linear", "einsum"))
-_VIEWS = frozenset(("transpose", "permute", "unsqueeze", "expand", "mT", "swapaxes", "getitem"))
+_VIEWS = frozenset(("transpose", "permute", "unsqueeze", "expand", "mT", "T", "swapaxes", "getitem"))
 
 
 class PossibleView:
@@ -66,4 +66,5 @@ def settle_views(recorder: Any, leaving: Sequence[TensorValue]) -> None:
 def _shows_layout(node: fx.Node) -> bool:
     """Whether any but a product of matrices reads a tensor or its views: other results may be laid out as it is."""
     names = [(user, operation_name(user.target)) for user in node.users]
+    names = [(user, str(user.args[1]) if name == "getattr" else name) for user, name in names]
     return any(name not in _PRODUCTS and (name not in _VIEWS or _shows_layout(user)) for user, name in names)

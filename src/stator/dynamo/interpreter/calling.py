@@ -46,6 +46,7 @@ from stator.dynamo.values.objects import C_METHODS, MISSING, ObjectValue, lookup
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 from stator.dynamo.values.tensors.tensor import REFUSED, TensorValue
 from stator.graph.fake.wrapper_subclasses import is_wrapper_class
+from stator.graph.ir.size_bindings import is_symbolic
 from stator.graph.subgraphs.custom_autograd import graph_target
 from stator.graph.torch_warnings import PythonWarning, python_warnings_raised
 
@@ -182,9 +183,13 @@ def _handled(context: CaptureContext, handler: Handler, args: list[Value], kwarg
 
 def _call_leaf(context: CaptureContext, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Record a Python function of torch as one node. Capture follows a function of neural networks that gets a float
-    which changes between calls: its code asks about the float, and the operators inside take the float as it is."""
+    which changes between calls: its code asks about the float, and the operators inside take the float as it is.
+    Likewise some functions of symbolic sizes, whose parts ask for fewer constants in Python than in C++."""
     of_networks = function.fn.__module__ == torch.nn.functional.__name__  # type: ignore[union-attr]
-    if of_networks and any(_is_changing_float(value) for value in (*args, *kwargs.values())):
+    given = (*args, *kwargs.values())
+    if (of_networks and any(map(_is_changing_float, given))) or (
+        function.fn in _OF_PARTS and any(map(_has_symbols, given))
+    ):
         return context.inline(function, args, kwargs, called=True)
     name = function.name
     of_tensor = torch.Tensor.__dict__.get(name) is function.fn and (name in REFUSED or name in tensor_methods)
@@ -195,6 +200,16 @@ def _call_leaf(context: CaptureContext, function: FunctionValue, args: list[Valu
             return context.record_function(function.fn, args, kwargs)
     except PythonWarning:  # so that each call warns at the user's line
         return context.inline(function, args, kwargs, called=True)
+
+
+_OF_PARTS = frozenset(
+    getattr(torch.nn.functional, name)
+    for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "multi_head_attention_forward")
+)
+
+
+def _has_symbols(value: Value) -> bool:
+    return isinstance(value, TensorValue) and is_symbolic(tuple(value.fake.shape))
 
 
 def _is_changing_float(value: Value) -> bool:

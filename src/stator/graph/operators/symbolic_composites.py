@@ -4,6 +4,7 @@ symbolic sizes, in place of torch's. Captured graphs hold torch's functions.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -68,6 +69,14 @@ def _masked_select(input: torch.Tensor, mask: torch.Tensor, *, out: Any = None) 
         return torch.masked_select(input, mask, out=out)
     shape = broadcast_shapes(tuple(input.shape), tuple(mask.shape))
     return input.expand(shape)[mask.expand(shape)]
+
+
+@stand_ins.register(torch.broadcast_tensors)
+def _broadcast_tensors(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    if not _is_symbolic(*tensors):
+        return torch.broadcast_tensors(*tensors)  # type: ignore[return-value]
+    shape = functools.reduce(broadcast_shapes, (tuple(one.shape) for one in tensors))
+    return tuple(one.expand(shape) for one in tensors)
 
 
 @stand_ins.register("fill_diagonal_")

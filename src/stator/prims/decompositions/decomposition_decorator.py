@@ -13,6 +13,7 @@ from stator.prims.layout import channels_last_strides, contiguous_strides, is_de
 from stator.prims.record import Decomposition, TensorMeta, decomposition, record
 from stator.prims.shape_rules.operands import overloads
 from stator.prims.type_promotion import computation_dtype
+from stator.shapes.environment import assume_several
 
 aten = torch.ops.aten
 
@@ -79,7 +80,9 @@ def laid_out(tensor: torch.Tensor, expected: TensorMeta) -> torch.Tensor:
     own = tensor.stride()
     if own == strides:
         return tensor
-    if all(a == b or size == 1 for a, b, size in zip(own, strides, shape, strict=True)):
+    with assume_several():  # a copy is right for a size of 1, too
+        placed = all(a == b or size == 1 for a, b, size in zip(own, strides, shape, strict=True))
+    if placed:
         # With one channel or one pixel, strides that address nothing decide whether later results are channels-last.
         tells = len(shape) == 4 and (shape[1] == 1) is not (shape[2] == shape[3] == 1)
         tells = tells and strides == channels_last_strides(shape)
