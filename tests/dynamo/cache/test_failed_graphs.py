@@ -1,5 +1,8 @@
 """A graph that raises while it runs: the program sees what it would see in eager, effects, handlers, lines and all."""
 
+from __future__ import annotations
+
+import contextlib
 import copy
 import gc
 import random
@@ -649,9 +652,107 @@ def looks_up_inside_of_a_call(x: torch.Tensor, i: torch.Tensor, log: list[Any]) 
     return y
 
 
+def handles_any_error(x: torch.Tensor, i: torch.Tensor, log: list[Any]) -> torch.Tensor:
+    x.mul_(2)
+    try:
+        return x[i] + 1
+    except Exception as error:
+        log.append(str(error))
+        return x + 1
+
+
+def raises_another_error(x: torch.Tensor, i: torch.Tensor, log: list[Any]) -> torch.Tensor:
+    x.mul_(2)
+    try:
+        try:
+            return x[i] + 1
+        except:  # noqa: E722
+            log.append("caught")
+            raise ValueError from None
+    except ValueError:
+        return x
+
+
+SOME_ERRORS = (KeyError, IndexError)
+
+
+def names_errors_in_a_global(x: torch.Tensor, i: torch.Tensor, log: list[Any]) -> torch.Tensor:
+    for _ in range(2):
+        try:
+            x.add_(1)
+            x[i] = 7.0
+        except SOME_ERRORS:
+            log.append("caught")
+    return x + 1
+
+
+def suppresses_wrong_indices(x: torch.Tensor, i: torch.Tensor, log: list[Any]) -> torch.Tensor:
+    x.mul_(2)
+    with contextlib.suppress(IndexError):
+        return x[i] + 1
+    return x - 1
+
+
+@contextlib.contextmanager
+def noted(log: list[Any]) -> Any:
+    try:
+        yield
+    except IndexError:
+        log.append("caught")
+
+
+def handles_in_a_context_manager(x: torch.Tensor, i: torch.Tensor, log: list[Any]) -> torch.Tensor:
+    x.mul_(2)
+    y = x + 0
+    with noted(log):
+        y = x[i] + 1
+    return y
+
+
+def handles_in_an_exit_stack(x: torch.Tensor, i: torch.Tensor, log: list[Any]) -> torch.Tensor:
+    x.mul_(2)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.suppress(IndexError))
+        return x[i] + 1
+    return x - 1
+
+
+def gathers(x: torch.Tensor, i: torch.Tensor, log: list[Any]) -> torch.Tensor:
+    x.mul_(2)
+    try:
+        return x.gather(0, i.view(1, -1))
+    except RuntimeError:
+        log.append("caught")
+        return x + 1
+
+
+def divides_integers(x: torch.Tensor, i: torch.Tensor, log: list[Any]) -> torch.Tensor:
+    x.mul_(2)
+    try:
+        return 7 // (i - OUTSIDE)
+    except RuntimeError as error:
+        log.append(str(error))
+        return x + 1
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("program", [indexes_behind_a_write, writes_at_indices, looks_up_inside_of_a_call])
-def test_handlers_of_wrong_indices_in_graphs_that_write(program: Any, backend: str) -> None:
+@pytest.mark.parametrize(
+    "program",
+    [
+        indexes_behind_a_write,
+        writes_at_indices,
+        looks_up_inside_of_a_call,
+        handles_any_error,
+        raises_another_error,
+        names_errors_in_a_global,
+        suppresses_wrong_indices,
+        handles_in_a_context_manager,
+        handles_in_an_exit_stack,
+        gathers,
+        divides_integers,
+    ],
+)
+def test_handlers_of_wrong_data_in_graphs_that_write(program: Any, backend: str) -> None:
     compiled = stator.compile(program, backend=backend)
     for i in (INSIDE, OUTSIDE, INSIDE, OUTSIDE):
         results = []
@@ -661,15 +762,45 @@ def test_handlers_of_wrong_indices_in_graphs_that_write(program: Any, backend: s
         assert_same(results[1], results[0])
 
 
-def test_indices_end_a_graph_only_where_a_handler_names_their_error() -> None:
+class Timed:
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __enter__(self) -> Timed:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.times += 1
+
+
+@contextlib.contextmanager
+def training(model: torch.nn.Module) -> Any:
+    try:
+        yield
+    finally:
+        model.train()
+
+
+def test_indices_end_a_graph_only_where_a_handler_ends_their_error() -> None:
+    model = torch.nn.BatchNorm1d(3)
+
     def program(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
         x.mul_(2)
         try:
-            return x[i] + 1
-        except RuntimeError:
+            with Timed(), training(model):
+                return model(x[i])
+        except (torch.OutOfMemoryError, ValueError):
             return x
 
-    assert stator.explain(program)(torch.ones(4, 3), INSIDE).graph_break_count == 0
+    def by_constants(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        try:
+            return x[1:, 0] // 2 + x[x > 3].sum() + INSIDE[0] // 2
+        except Exception:
+            return x
+
+    for run in (program, by_constants):
+        assert stator.explain(run)(torch.ones(4, 3), INSIDE).graph_break_count == 0
 
 
 def test_only_graphs_that_write_end_before_such_an_operator() -> None:

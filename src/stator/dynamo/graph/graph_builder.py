@@ -221,7 +221,7 @@ class GraphBuilder:
         check_not_refused(self.context, target)
         noticed = is_noticed(self.context)
         self.any_noticed = self.any_noticed or noticed
-        if noticed and may_fail(self.context, operation_name(target)):
+        if noticed and may_fail(self.context, target, args):
             self.noticed = f"{operation_name(target)}, inside of `try` or `with`,"
             self.keep_repeatable()
         self.used, self.taken_numbers, self.mode.read = [], [], []
