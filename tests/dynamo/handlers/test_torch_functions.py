@@ -160,3 +160,11 @@ def test_saved_tensors_hooks_behind_a_break() -> None:
 
 def test_a_remainder_of_two_numbers_is_refused() -> None:
     check(lambda x: torch.remainder(2, 3) * x, vectors())
+
+
+@pytest.mark.skipif(not hasattr(nn, "LinearCrossEntropyOptions"), reason="this version of torch has none")
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_loss_with_an_object_of_options(reduction: str) -> None:
+    options = nn.LinearCrossEntropyOptions(batch_chunk_size=2, allow_retain_graph=True)
+    loss = nn.LinearCrossEntropyLoss(3, 5, reduction=reduction, options=options)
+    check(loss, vectors(), torch.tensor([0, 4, 2, 1]), gradients=True, fullgraph=True)

@@ -97,8 +97,9 @@ def _python_functions(namespace: Any, modules: tuple[str, ...]) -> set[Any]:
 leaves |= _python_functions(F, ("torch.nn.functional", "torch._jit_internal"))
 leaves |= _python_functions(torch.functional, ("torch.functional",))
 leaves |= {function for function in vars(torch.Tensor).values() if type(function) is types.FunctionType}
-# these call a function of the program, or modules
+# these call a function of the program, or modules, or take an object with options
 leaves -= {torch.functional.broadcast_shapes, F.triplet_margin_with_distance_loss}
+leaves.discard(getattr(F, "linear_cross_entropy", None))  # torch 2.11 has none
 
 fold(
     torch.promote_types,
