@@ -53,6 +53,16 @@ def test_a_guard_of_the_class_compares_contexts() -> None:
     assert counts.compilations == 2
 
 
+def test_a_class_that_makes_tensors_without_size_and_strides() -> None:
+    class Brief(Labelled):
+        @staticmethod
+        def __tensor_unflatten__(inner: Any, context: Any) -> Brief:  # type: ignore[override]
+            return Brief(inner["inner"], context["label"])
+
+    for backend in ("eager", "inductor"):
+        check(lambda x: (x * 2).sin(), make=lambda: (Brief(values(3), 2),), backend=backend, fullgraph=True)
+
+
 def test_attributes_and_methods() -> None:
     def program(x: Labelled, y: torch.Tensor) -> Any:
         z = x.sin()

@@ -7,8 +7,10 @@ mesh.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -67,6 +69,16 @@ def _may_equal(one: Any, other: Any) -> bool:
     return one == other if type(one) is int and type(other) is int else type(one) is type(other)
 
 
+@lru_cache(maxsize=64)
+def _takes_layout(unflatten: Callable[..., Any]) -> bool:
+    """Whether `__tensor_unflatten__` takes size and strides; as torch 2.0 documented it, it takes neither."""
+    try:
+        inspect.signature(unflatten).bind(None, None, None, None)
+    except TypeError:
+        return False
+    return True
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class WrapperLayout:
     """How a wrapper subclass is made of its inner tensors.
@@ -112,7 +124,9 @@ class WrapperLayout:
     def of_parts(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """A tensor made of its inner tensors."""
         inner = {**dict(zip(self.names, parts, strict=True)), **self.values}
-        return self.cls.__tensor_unflatten__(inner, self.context, self.size, self.stride)  # type: ignore[attr-defined,no-any-return]
+        unflatten = self.cls.__tensor_unflatten__  # type: ignore[attr-defined]
+        layout = (self.size, self.stride) if _takes_layout(unflatten) else ()
+        return unflatten(inner, self.context, *layout)  # type: ignore[no-any-return]
 
     def fits(self, other: WrapperLayout) -> bool:
         """Whether tensors of the other layout are made of like parts, with an equal context."""
