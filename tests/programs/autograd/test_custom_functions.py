@@ -8,6 +8,7 @@ from tests.scenarios import BACKENDS, Scenario, check, gradients, leaf, may_brea
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.func import grad, vmap
+from torch.utils.checkpoint import checkpoint
 
 from stator.dynamo.capture import capture
 from stator.graph.printer import load_graph, print_graph
@@ -527,6 +528,50 @@ def wrong_number_of_gradients(compiled):
     x, y = leaf(4), leaf(4)
     y = compiled(lambda x, y: Wrong.apply(x, y).sum())(x, y)
     return gradients(y, x)
+
+
+@may_break
+def errors_name_the_function(compiled):
+    class Selects(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.select(0, 0)
+
+        @staticmethod
+        def backward(ctx, g):
+            return g
+
+    def program(x):
+        y = Selects.apply(x.exp())
+        try:
+            y += 1
+        except RuntimeError as error:
+            return str(error)
+
+    return compiled(program)(leaf(4))
+
+
+@may_break
+def backward_in_compiled_code_unpacks_once(compiled):
+    class Product(Function):
+        @staticmethod
+        def forward(ctx, x, y):
+            ctx.save_for_backward(x, y)
+            return x * y
+
+        @staticmethod
+        def backward(ctx, g):
+            x, y = ctx.saved_tensors
+            return g * y * 2, g * x
+
+    def step(loss):
+        loss.backward()
+        return loss * 2
+
+    x, y, step = leaf(4), leaf(4, seed=1), compiled(step)
+    for _ in range(2):
+        step(checkpoint(lambda x, y: Product.apply(x.exp(), y), x, y, use_reentrant=False).sum())
+    return x.grad, y.grad
 
 
 @may_break

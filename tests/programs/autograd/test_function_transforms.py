@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
 from tests.scenarios import BACKENDS, Scenario, check, gradients, leaf, may_break, scenarios
 from torch import nn
+from torch._vmap_internals import _vmap
 from torch.autograd import functional
 from torch.func import (
     functional_call,
@@ -425,3 +428,10 @@ def test_tangents_of_what_is_written_to_are_zeros_of_its_layout() -> None:
     compiled = stator.compile(lambda x, y: jacfwd(writes, argnums=1)(x, y), fullgraph=True)
     torch.testing.assert_close(compiled(x.clone(), y), expected)
     assert "inductor_fallback:aten._new_zeros_with_same_feature_meta.default" not in counters.counts
+
+
+def test_an_old_vmap_runs_compiled_code_without_a_warning() -> None:
+    x = leaf(3, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(_vmap(stator.compile(lambda x: x.sin() + 1))(x), x.sin() + 1)

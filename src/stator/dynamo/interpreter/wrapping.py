@@ -233,7 +233,8 @@ def _tensor(context: CaptureContext, obj: torch.Tensor, source: Source | None) -
     plain_class = wraps or type(obj) in TENSOR_CLASSES or relies_on_plain_parameters(context, type(obj))
     if not plain_class and context.class_lookup(type(obj), "__torch_dispatch__") is not _NO_DISPATCH:
         raise unsupported("tensor-subclass", f"the tensor class {full_name(type(obj))}")
-    if torch._C._functorch.is_functorch_wrapped_tensor(obj):  # such a tensor has no memory of its own
+    functorch = torch._C._functorch
+    if functorch.is_functorch_wrapped_tensor(obj) or functorch.is_legacy_batchedtensor(obj):  # without own memory
         raise unsupported("function-transform", "a tensor as it is inside of a function transform")
     if source is None:
         raise unsupported("unguardable", "a tensor that cannot be reached from the frame")

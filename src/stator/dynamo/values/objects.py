@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
+import torch
+
 from stator.base.errors import Unsupported
 from stator.base.registry import Registry
 from stator.dynamo.guards.guard import GuardKind, Lookup
@@ -269,6 +271,8 @@ class ObjectValue(Value):
             return held  # type: ignore[no-any-return]
         if self.obj is None:
             raise unsupported("attribute", f"{name!r} of {self.describe(context)}, which is not set")
+        if "saved" in name and issubclass(self.cls, torch.autograd.graph.Node):  # reading runs hooks of saved tensors
+            raise unsupported("attribute", f"{name!r} of {self.describe(context)}, which hooks may unpack")
         try:
             real = context.run_real(descriptor.__get__, (self.obj, self.cls))
         except Raised as raised:

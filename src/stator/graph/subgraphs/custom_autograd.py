@@ -7,6 +7,7 @@ Capturing such functions happens elsewhere.
 from __future__ import annotations
 
 import enum
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -93,8 +94,7 @@ class CustomFunction:
     def __call__(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Apply the function to its tensor arguments, followed by the free tensors."""
         arguments, free = tensors[: self.argument_count], tensors[self.argument_count :]
-        applied = _OnceDifferentiable if self.once else _CustomAutograd
-        return applied.apply(self, free, *arguments)
+        return _class_named(self.name, self.once).apply(self, free, *arguments)
 
     def graphs(self) -> dict[str, fx.GraphModule]:
         """Return the graphs by role, for printing."""
@@ -164,6 +164,12 @@ class _OnceDifferentiable(_CustomAutograd):
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         return _CustomAutograd.backward(ctx, *gradients)
+
+
+@functools.lru_cache(maxsize=256)
+def _class_named(name: str, once: bool) -> Any:
+    """The class to apply. Its autograd nodes, and torch's errors, have the name of the program's class."""
+    return type(name, (_OnceDifferentiable if once else _CustomAutograd,), {})
 
 
 def _layouts(tensor: torch.Tensor) -> list[tuple[Any, Any]]:
