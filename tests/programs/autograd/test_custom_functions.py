@@ -374,6 +374,55 @@ def grad_mode_in_backward(compiled):
     return first, g.detach(), h
 
 
+def backward_applies_another_function(compiled):
+    class Cosine(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.cos()
+
+        @staticmethod
+        def backward(ctx, g):
+            assert ctx.needs_input_grad[0]
+            (x,) = ctx.saved_tensors
+            return g * x.sin() * 7
+
+    class Exponential(Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x.exp()
+            ctx.save_for_backward(y)
+            return y
+
+        @staticmethod
+        def backward(ctx, g):
+            (y,) = ctx.saved_tensors
+            return g * Cosine.apply(y)
+
+    x = leaf(4)
+    y = compiled(lambda x: Exponential.apply(x * 2).sum())(x)
+    (first,) = torch.autograd.grad(y, x, create_graph=True)
+    return first.detach(), gradients(first.sum(), x)
+
+
+@may_break
+def backward_applies_its_own_function(compiled):
+    class Doubled(Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return Doubled.apply(g) * 5
+
+    def twice(x, direction):
+        (first,) = torch.autograd.grad(Doubled.apply(x), x, direction, create_graph=True)
+        return torch.autograd.grad(first.sum(), direction)
+
+    return compiled(twice)(leaf(4), leaf(4, seed=1))
+
+
 @may_break
 def once_differentiable_twice(compiled):
     x = leaf(4)

@@ -101,10 +101,14 @@ def own_state(what: str, *, grad_mode: bool, autocast: bool = True) -> Iterator[
 
 @dataclass(slots=True)
 class DeferredCode:
-    """Code that capture follows now and that runs later: a backward, a hook."""
+    """Code that capture follows now and that runs later: a backward, a hook.
+
+    differentiates: for gradients of custom functions that are themselves differentiated: the functions whose backwards
+    are being followed, outermost first."""
 
     what: str
     asks_grad_mode: bool = False
+    differentiates: tuple[type, ...] = ()
 
 
 @contextmanager

@@ -42,6 +42,7 @@ from stator.prims.record import TensorMeta
 
 _Function = torch.autograd.Function
 _MOST_KINDS = 8  # combinations of gradients for which a backward is captured
+_MOST_DERIVATIVES = 4  # functions in backwards of functions in backwards
 
 
 @dataclass(slots=True)
@@ -77,7 +78,7 @@ class FunctionCapture:
         self.has_setup = kind.setup_context is not _Function.setup_context
         self.args = self._with_defaults(args)
         self.tensors = [arg for arg in self.args if isinstance(arg, TensorValue)]
-        needs = [ConstantValue(isinstance(arg, TensorValue) and arg.fake.requires_grad) for arg in self.args]
+        needs = [ConstantValue(isinstance(arg, TensorValue) and self._may_require_grad(arg)) for arg in self.args]
         self.autograd_context.set_own(context, "needs_input_grad", TupleValue(list(needs)))
 
     def _with_defaults(self, args: list[Value]) -> list[Value]:
@@ -95,7 +96,13 @@ class FunctionCapture:
 
     def is_differentiable(self) -> bool:
         """Whether a backward may be asked for."""
-        return torch.is_grad_enabled() and any(arg.fake.requires_grad for arg in self.tensors)
+        return torch.is_grad_enabled() and any(map(self._may_require_grad, self.tensors))
+
+    def _may_require_grad(self, arg: TensorValue) -> bool:
+        """Whether an argument may require grad. In a backward that is differentiated itself, what the forward saved
+        and the gradients may."""
+        later, differentiable = self.context.later, arg.fake.is_floating_point() or arg.fake.is_complex()
+        return arg.fake.requires_grad or (differentiable and later is not None and bool(later.differentiates))
 
     # ---- forward ----
 
@@ -229,7 +236,8 @@ class FunctionCapture:
             try:
                 found.append(self._backward_part(forward, grad_mode, fakes))
             except Unsupported:
-                if at == len(kinds) - 1 and not found:
+                plain = all(type(one) is FakeTensor for one in (*fakes, *[one.fake for one in forward.outputs]))
+                if plain or (at == len(kinds) - 1 and not found):
                     raise
         return found
 
@@ -240,6 +248,7 @@ class FunctionCapture:
         what = f"the backward of {class_name(self.kind)}"
         attributes = dict(autograd_context.attributes or {})
         rest = tuple(value for value in attributes.values() if isinstance(value, Value))
+        outer = context.later.differentiates if context.later is not None else ()
         try:
             with (
                 context.recorder.subgraph(*self.graphs, takes_wrappers=True) as level,
@@ -247,6 +256,7 @@ class FunctionCapture:
                 own_state(what, grad_mode=grad_mode, autocast=False),
                 deferred(context, what, *rest, *self.args) as later,
             ):
+                later.differentiates = (*outer, self.kind) if grad_mode else ()
                 gradients = self._gradients(forward, level, fakes)
                 result = self._call_backward(gradients)
                 nodes, results = self._gradient_nodes(result, level)
@@ -408,6 +418,10 @@ def _apply(context: CaptureContext, cls: Value, *args: Value, **kwargs: Value) -
             raise unsupported("custom-function", f"{class_name(kind)} sets {name}")
     if context.recorder.transforms:
         raise unsupported("custom-function", f"{class_name(kind)}.apply under a function transform")
+    if (later := context.later) is not None:
+        later.asks_grad_mode = True  # decides whether the function's own backward counts
+        if kind in later.differentiates or len(later.differentiates) > _MOST_DERIVATIVES:
+            raise unsupported("custom-function", f"{class_name(kind)}.apply in {later.what}, which gives it again")
     capture = FunctionCapture(context, cls, kind, list(args))
     return capture.differentiated() if capture.is_differentiable() else capture.forward_only()
 
