@@ -5,7 +5,7 @@ Two handlers for one key are a programming error, refused at import time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -35,6 +35,11 @@ class Registry(Generic[K, V]):
             raise ValueError(f"duplicate {self.what} {key!r}: already handled by {self._table[key]!r}")
         self._table[key] = handler
 
+    def add_all(self, handlers: Mapping[K, V]) -> None:
+        """Add a table of handlers that are one expression each."""
+        for key, handler in handlers.items():
+            self.add(key, name_lambda(handler, getattr(key, "__name__", str(key))))
+
     def remove(self, key: K) -> None:
         del self._table[key]
 
@@ -56,3 +61,10 @@ class Registry(Generic[K, V]):
     def known(self) -> list[str]:
         """Return the names of all keys, sorted, for error messages."""
         return sorted(str(key) for key in self._table)
+
+
+def name_lambda(handler: F, name: str) -> F:
+    """Give a lambda of a table the name of its row, for errors and reports; returns the handler."""
+    if getattr(handler, "__name__", "") == "<lambda>":
+        handler.__name__ = handler.__qualname__ = name  # type: ignore[attr-defined]
+    return handler

@@ -24,7 +24,7 @@ from .neural_networks.convolution import convolution
 from .neural_networks.losses import nll_loss2d_forward, nll_loss_forward
 from .neural_networks.normalisation import batch_norm_result, check_normalized
 from .neural_networks.upsampling import resized
-from .operands import common_device, fresh, overloads
+from .operands import common_device, fresh, overloads, shape_table
 from .reductions import softmax as softmax_kernel
 from .views import unsqueeze
 
@@ -34,19 +34,6 @@ aten = torch.ops.aten
 @shape_rule(*overloads("softmax.int log_softmax.int"), tags=("reduction",))
 def softmax(self: Any, dim: int, dtype: torch.dtype | None = None) -> TensorMeta:
     return softmax_kernel(self if dtype is None else fresh(self.shape, self, dtype), dim)
-
-
-@shape_rule(*overloads("conv1d conv2d conv3d"), tags=("conv",))
-def conv(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Sequence[Any] = (1,),
-    padding: Sequence[Any] = (0,),
-    dilation: Sequence[Any] = (1,),
-    groups: Any = 1,
-) -> Any:
-    return maybe_unbatched(input, weight, bias, stride, padding, dilation, False, (0,), groups)
 
 
 def maybe_unbatched(input: Any, weight: Any, *arguments: Any) -> Any:
@@ -132,3 +119,13 @@ def upsample_vector(input: Any, output_size: Sequence[Any] | None, *options: Any
     if output_size is None:
         output_size = [math.floor(size * factor) for size, factor in zip(input.shape[2:], options[-1], strict=True)]
     return resized(input, output_size)
+
+
+shape_table(
+    ("conv",),
+    {
+        "conv1d conv2d conv3d": lambda input, weight, bias=None, stride=(1,), padding=(0,), dilation=(1,), groups=1: (
+            maybe_unbatched(input, weight, bias, stride, padding, dilation, False, (0,), groups)
+        ),
+    },
+)

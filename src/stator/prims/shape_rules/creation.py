@@ -26,7 +26,7 @@ from stator.prims.refusal import refuse_if
 from stator.prims.type_promotion import check_range, common_dtype, number_dtype
 
 from .like_arguments import preserved
-from .operands import elementwise, fresh, is_tensor, overloads, unchanged_argument, view
+from .operands import elementwise, fresh, is_tensor, overloads, shape_table, unchanged_argument, view
 
 aten = torch.ops.aten
 CREATION = ("creation",)
@@ -39,18 +39,6 @@ def factory_result(
     for extent in shape:
         refuse_if(extent < 0)
     return TensorMeta(shape, format_strides(shape, memory_format), dtype, as_device(device))
-
-
-@shape_rule(aten.empty_strided.default, tags=CREATION)
-def empty_strided(
-    size: Sequence[Any],
-    stride: Sequence[Any],
-    *,
-    dtype: torch.dtype | None = None,
-    device: Any = None,
-    **_options: Any,
-) -> TensorMeta:
-    return TensorMeta(tuple(size), tuple(stride), dtype or torch.get_default_dtype(), as_device(device))
 
 
 @shape_rule(aten.empty_permuted.default, tags=CREATION)
@@ -97,21 +85,6 @@ def in_the_likeness(
 def full_like(self: Any, fill_value: Any, *, dtype: torch.dtype | None = None, **options: Any) -> TensorMeta:
     check_range(dtype or self.dtype, fill_value)
     return in_the_likeness(self, dtype=dtype, **options)
-
-
-@shape_rule(aten.new_empty_strided.default, tags=CREATION)
-def new_empty_strided(
-    self: Any,
-    size: Sequence[Any],
-    stride: Sequence[Any],
-    *,
-    dtype: torch.dtype | None = None,
-    device: Any = None,
-    **_options: Any,
-) -> TensorMeta:
-    return TensorMeta(
-        tuple(size), tuple(stride), dtype or self.dtype, self.device if device is None else as_device(device)
-    )
 
 
 def range_dtype(dtype: torch.dtype | None, *bounds: Any) -> torch.dtype:
@@ -293,11 +266,6 @@ IN_PLACE = """
 """
 
 
-@shape_rule(*overloads(IN_PLACE), tags=("random", "inplace"))
-def drawn_in_place(self: Any, *_parameters: Any, **_options: Any) -> TensorMeta:
-    return unchanged_argument(self)
-
-
 @shape_rule(*overloads("normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor"), tags=RANDOM)
 def normal(mean: Any, std: Any = 1, *, generator: Any = None) -> TensorMeta:
     given = [bound for bound in (mean, std) if is_tensor(bound)]
@@ -310,18 +278,30 @@ def native_dropout(input: Any, p: float, train: bool | None) -> tuple[TensorMeta
     return result, replace(result, dtype=torch.bool)
 
 
-@shape_rule(*overloads("native_dropout_backward"), tags=("pointwise",))
-def native_dropout_backward(grad_output: Any, mask: Any, scale: float) -> TensorMeta:
-    return elementwise((grad_output, mask), common_dtype((grad_output, mask, scale)))
-
-
-@shape_rule(aten.multinomial.default, tags=RANDOM)
-def multinomial(self: Any, num_samples: Any, replacement: bool = False, *, generator: Any = None) -> TensorMeta:
-    return fresh((*self.shape[:-1], num_samples), self, torch.int64)
-
-
-@shape_rule(*overloads("rrelu_with_noise_functional"), tags=RANDOM)
-def rrelu(
-    self: Any, noise: Any, lower: float = 0.125, upper: float = 1 / 3, training: bool = False, generator: Any = None
-) -> tuple[TensorMeta, TensorMeta]:
-    return preserved(self), preserved(noise)
+shape_table(
+    CREATION,
+    {
+        "empty_strided": lambda size, stride, *, dtype=None, device=None, **_: TensorMeta(
+            tuple(size), tuple(stride), dtype or torch.get_default_dtype(), as_device(device)
+        ),
+        "new_empty_strided": lambda self, size, stride, *, dtype=None, device=None, **_: TensorMeta(
+            tuple(size), tuple(stride), dtype or self.dtype, self.device if device is None else as_device(device)
+        ),
+    },
+)
+shape_table(("random", "inplace"), {IN_PLACE: lambda self, *_, **__: unchanged_argument(self)})
+shape_table(
+    RANDOM,
+    {
+        "multinomial": lambda self, count, *_, **__: fresh((*self.shape[:-1], count), self, torch.int64),
+        "rrelu_with_noise_functional": lambda self, noise, *_, **__: (preserved(self), preserved(noise)),
+    },
+)
+shape_table(
+    ("pointwise",),
+    {
+        "native_dropout_backward": lambda grad, mask, scale: elementwise(
+            (grad, mask), common_dtype((grad, mask, scale))
+        ),
+    },
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.refusal import refuse_if
 from stator.prims.type_promotion import common_dtype
 
-from .operands import fresh, overloads
+from .operands import fresh, overloads, shape_table
 from .reductions import norm_dtype, reduced_shape
 
 REDUCTION = ("reduction",)
@@ -23,11 +22,6 @@ def cdist_forward(x1: Any, x2: Any, p: float, compute_mode: int | None) -> Tenso
     first, second = tuple(x1.shape), tuple(x2.shape)
     refuse_if(p < 0 or len(first) < 2 or len(second) < 2 or first[-1] != second[-1])
     return fresh((*broadcast_shapes(first[:-2], second[:-2]), first[-2], second[-2]), x1)
-
-
-@shape_rule(*overloads("_euclidean_dist"), tags=REDUCTION)
-def euclidean_dist(x1: Any, x2: Any) -> TensorMeta:
-    return cdist_forward(x1, x2, 2.0, None)
 
 
 @shape_rule(*overloads("_pdist_forward"), tags=REDUCTION)
@@ -51,13 +45,6 @@ def histc(self: Any, bins: Any = 100, min: Any = 0, max: Any = 0) -> TensorMeta:
     return fresh((bins,), self)
 
 
-@shape_rule(*overloads("histogram.bin_ct"), tags=REDUCTION)
-def histogram(
-    self: Any, bins: Any = 100, *, range: Any = None, weight: Any = None, density: bool = False
-) -> tuple[TensorMeta, TensorMeta]:
-    return fresh((bins,), self), fresh((bins + 1,), self)
-
-
 @shape_rule(*overloads("histogram.bins_tensor"), tags=REDUCTION)
 def histogram_of_bins(
     self: Any, bins: Any, *, weight: Any = None, density: bool = False
@@ -66,21 +53,16 @@ def histogram_of_bins(
     return fresh((count - 1,), self), fresh((count,), self)
 
 
-@shape_rule(*overloads("_histogramdd_bin_edges"), tags=REDUCTION)
-def histogramdd_bin_edges(self: Any, bins: Sequence[Any], **_options: Any) -> list[TensorMeta]:
-    return [fresh((count + 1,), self) for count in bins]
-
-
-@shape_rule(*overloads("_histogramdd_from_bin_cts"), tags=REDUCTION)
-def histogramdd(self: Any, bins: Sequence[Any], **_options: Any) -> TensorMeta:
-    return fresh(bins, self)
-
-
-@shape_rule(*overloads("_histogramdd_from_bin_tensors"), tags=REDUCTION)
-def histogramdd_of_bins(self: Any, bins: Sequence[Any], **_options: Any) -> TensorMeta:
-    return fresh([edges.shape[0] - 1 for edges in bins], self)
-
-
-@shape_rule(*overloads("hash_tensor"), tags=REDUCTION)
-def hash_tensor(self: Any, dim: Sequence[int] = (), *, keepdim: bool = False, mode: int = 0) -> TensorMeta:
-    return fresh(reduced_shape(tuple(self.shape), dim, keepdim), self, torch.uint64)
+shape_table(
+    REDUCTION,
+    {
+        "_euclidean_dist": lambda x1, x2: cdist_forward(x1, x2, 2.0, None),
+        "histogram.bin_ct": lambda self, bins=100, **_: (fresh((bins,), self), fresh((bins + 1,), self)),
+        "_histogramdd_bin_edges": lambda self, bins, **_: [fresh((count + 1,), self) for count in bins],
+        "_histogramdd_from_bin_cts": lambda self, bins, **_: fresh(bins, self),
+        "_histogramdd_from_bin_tensors": lambda self, bins, **_: fresh([edges.shape[0] - 1 for edges in bins], self),
+        "hash_tensor": lambda self, dim=(), *, keepdim=False, **_: fresh(
+            reduced_shape(tuple(self.shape), dim, keepdim), self, torch.uint64
+        ),
+    },
+)

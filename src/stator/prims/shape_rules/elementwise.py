@@ -32,6 +32,7 @@ from .operands import (
     fresh,
     in_place_rule,
     overloads,
+    shape_table,
     unchanged_argument,
     with_in_place,
 )
@@ -244,11 +245,6 @@ def pow_of_number(self: Any, exponent: Any) -> TensorMeta:
     return fresh(exponent.shape, exponent, common_dtype((self, exponent)))
 
 
-@with_in_place(aten.square.default, tags=("pointwise",))
-def square(self: Any) -> TensorMeta:
-    return with_number(self, 2)
-
-
 @with_in_place(aten.addcmul.default, aten.addcdiv.default, tags=("pointwise",))
 def addcmul(self: Any, tensor1: Any, tensor2: Any, *, value: Any = 1) -> TensorMeta:
     operands = (self, tensor1, tensor2)
@@ -288,11 +284,6 @@ def masked_fill(self: Any, mask: Any, value: Any) -> TensorMeta:
     refuse_if(mask.dtype is not torch.bool or (hasattr(value, "shape") and len(value.shape)))
     check_range(self.dtype, value)
     return fresh(broadcast_shapes(tuple(self.shape), tuple(mask.shape)), self)
-
-
-@shape_rule(aten.isfinite.default, tags=("pointwise",))
-def isfinite(self: Any) -> TensorMeta:
-    return replace(preserved(self), dtype=torch.bool) if is_integral(self.dtype) else unary_meta(self, torch.bool)
 
 
 @shape_rule(aten.frexp.Tensor, tags=("pointwise",))
@@ -341,11 +332,6 @@ def softshrink(self: Any, lambd: Any = 0.5) -> TensorMeta:
     return unary_meta(self, self.dtype)
 
 
-@with_in_place(aten.relu6.default, tags=("pointwise",))
-def relu6(self: Any) -> TensorMeta:
-    return hardtanh(self, 0, 6)
-
-
 @with_in_place(aten.threshold.default, tags=("pointwise",))
 def threshold(self: Any, bound: Any, value: Any) -> TensorMeta:
     refuse_if(self.dtype is torch.bool)
@@ -354,19 +340,9 @@ def threshold(self: Any, bound: Any, value: Any) -> TensorMeta:
     return unary_meta(self, self.dtype)
 
 
-@with_in_place(aten.mvlgamma.default, tags=("pointwise",))
-def mvlgamma(self: Any, p: int) -> TensorMeta:
-    return fresh(self.shape, self, apply_kind(self.dtype, Kind.INT_TO_FLOAT))
-
-
 @shape_rule(aten.fill_.Scalar, aten.fill_.Tensor, tags=("pointwise", "inplace"))
 def fill_(self: Any, value: Any) -> TensorMeta:
     check_range(self.dtype, value)
-    return unchanged_argument(self)
-
-
-@shape_rule(aten.zero_.default, tags=("pointwise", "inplace"))
-def zero_(self: Any) -> TensorMeta:
     return unchanged_argument(self)
 
 
@@ -400,12 +376,6 @@ def ldexp(self: Any, other: Any) -> TensorMeta:
     return TensorMeta(shape, elementwise_strides(shape, operands), dtype, common_device((self, other)))
 
 
-@shape_rule(*overloads("leaky_relu_backward threshold_backward"), tags=("pointwise",))
-def gradient_like_input(grad_output: Any, self: Any, *_options: Any) -> TensorMeta:
-    """Unlike other gradients, laid out primarily like the input."""
-    return gradient(self, grad_output)
-
-
 @shape_rule(*overloads("rrelu_with_noise_backward"), tags=("pointwise",))
 def rrelu_with_noise_backward(
     grad_output: Any, self: Any, noise: Any, lower: float, upper: float, training: bool, self_is_result: bool
@@ -425,3 +395,21 @@ POLYNOMIALS = """
 for _name in POLYNOMIALS.split():
     _names = " ".join(f"special_{_name}{overload}" for overload in ("", ".x_scalar", ".n_scalar"))
     shape_rule(*overloads(_names), tags=("pointwise",))(binary(Kind.INT_TO_FLOAT))
+
+
+with_in_place(aten.square.default, tags=("pointwise",))(lambda self: with_number(self, 2))
+with_in_place(aten.relu6.default, tags=("pointwise",))(lambda self: hardtanh(self, 0, 6))
+with_in_place(aten.mvlgamma.default, tags=("pointwise",))(
+    lambda self, p: fresh(self.shape, self, apply_kind(self.dtype, Kind.INT_TO_FLOAT))
+)
+shape_table(
+    ("pointwise",),
+    {
+        "isfinite": lambda self: (
+            replace(preserved(self), dtype=torch.bool) if is_integral(self.dtype) else unary_meta(self, torch.bool)
+        ),
+        # unlike other gradients, laid out primarily like the input
+        "leaky_relu_backward threshold_backward": lambda grad, self, *_: gradient(self, grad),
+    },
+)
+shape_table(("pointwise", "inplace"), {"zero_": unchanged_argument})

@@ -25,7 +25,7 @@ from stator.prims.refusal import Refused, refuse_if
 from stator.prims.type_promotion import check_range
 
 from .like_arguments import preserved
-from .operands import fresh, overloads, unchanged_argument, with_in_place
+from .operands import fresh, overloads, shape_table, unchanged_argument, with_in_place
 
 aten = torch.ops.aten
 INDEX = ("index",)
@@ -237,39 +237,6 @@ def put(self: Any, index: Any, *_rest: Any, **_options: Any) -> TensorMeta:
     return preserved(self)
 
 
-@shape_rule(*overloads("searchsorted.Tensor"), tags=INDEX)
-def searchsorted(
-    sorted_sequence: Any,
-    self: Any,
-    *,
-    out_int32: bool = False,
-    right: bool = False,
-    side: Any = None,
-    sorter: Any = None,
-) -> TensorMeta:
-    return fresh(self.shape, self, torch.int32 if out_int32 else torch.int64)
-
-
-@shape_rule(*overloads("searchsorted.Scalar"), tags=INDEX)
-def searchsorted_scalar(sorted_sequence: Any, self: Any, *, out_int32: bool = False, **_options: Any) -> TensorMeta:
-    return fresh((), sorted_sequence, torch.int32 if out_int32 else torch.int64)
-
-
-@shape_rule(*overloads("bucketize.Tensor"), tags=INDEX)
-def bucketize(self: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> TensorMeta:
-    return fresh(self.shape, self, torch.int32 if out_int32 else torch.int64)
-
-
-@shape_rule(*overloads("isin.Tensor_Tensor isin.Tensor_Scalar"), tags=("pointwise",))
-def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False) -> TensorMeta:
-    return fresh(elements.shape, elements, torch.bool)
-
-
-@shape_rule(*overloads("nonzero_static"), tags=INDEX)
-def nonzero_static(self: Any, *, size: Any, fill_value: int = -1) -> TensorMeta:
-    return fresh((size, len(self.shape)), self, torch.int64)
-
-
 @shape_rule(*overloads("_unsafe_masked_index"), tags=INDEX)
 def unsafe_masked_index(self: Any, mask: Any, indices: Sequence[Any], fill: Any) -> Any:
     parts = indexed_parts(self, indices)
@@ -278,6 +245,24 @@ def unsafe_masked_index(self: Any, mask: Any, indices: Sequence[Any], fill: Any)
     return fresh(broadcast_shapes(parts[0], tuple(mask.shape)), self)
 
 
-@shape_rule(*overloads("_unsafe_masked_index_put_accumulate"), tags=SCATTER)
-def unsafe_masked_index_put(self: Any, mask: Any, indices: Sequence[Any], values: Any) -> TensorMeta:
-    return preserved(self)
+INDEX_DTYPES = {False: torch.int64, True: torch.int32}
+shape_table(
+    INDEX,
+    {
+        "searchsorted.Tensor": lambda sequence, self, *, out_int32=False, **_: fresh(
+            self.shape, self, INDEX_DTYPES[out_int32]
+        ),
+        "searchsorted.Scalar": lambda sequence, self, *, out_int32=False, **_: fresh(
+            (), sequence, INDEX_DTYPES[out_int32]
+        ),
+        "bucketize.Tensor": lambda self, bounds, *, out_int32=False, **_: fresh(
+            self.shape, self, INDEX_DTYPES[out_int32]
+        ),
+        "nonzero_static": lambda self, *, size, **_: fresh((size, len(self.shape)), self, torch.int64),
+    },
+)
+shape_table(
+    ("pointwise",),
+    {"isin.Tensor_Tensor isin.Tensor_Scalar": lambda self, *_, **__: fresh(self.shape, self, torch.bool)},
+)
+shape_table(SCATTER, {"_unsafe_masked_index_put_accumulate": lambda self, *_: preserved(self)})

@@ -22,7 +22,7 @@ from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.refusal import refuse_if
 from stator.prims.type_promotion import COMPLEX_OF_REAL, REAL_OF_COMPLEX, common_dtype, is_integral
 
-from .operands import fresh, overloads
+from .operands import fresh, overloads, shape_table
 
 LINALG = ("linalg",)
 
@@ -64,11 +64,6 @@ def cholesky(self: Any, upper: bool = False) -> TensorMeta:
 def cholesky_ex(self: Any, *, upper: bool = False, check_errors: bool = False) -> tuple[TensorMeta, TensorMeta]:
     shape = matrix(self, square=True)
     return column_major(shape, self), fresh(shape[:-2], self, torch.int32)
-
-
-@shape_rule(*overloads("cholesky_inverse"), tags=LINALG)
-def cholesky_inverse(self: Any, upper: bool = False) -> TensorMeta:
-    return column_major(matrix(self, square=True), self)
 
 
 @shape_rule(*overloads("cholesky_solve"), tags=LINALG)
@@ -114,11 +109,6 @@ def eig(self: Any) -> tuple[TensorMeta, TensorMeta]:
     return fresh(shape[:-1], self, dtype), vectors(shape, self, dtype)
 
 
-@shape_rule(*overloads("_linalg_eigvals"), tags=LINALG)
-def eigvals(self: Any) -> TensorMeta:
-    return eig(self)[0]
-
-
 @shape_rule(*overloads("linalg_qr"), tags=LINALG)
 def qr(A: Any, mode: str = "reduced") -> tuple[TensorMeta, TensorMeta]:
     *batch, rows, columns = matrix(A)
@@ -132,16 +122,6 @@ def qr(A: Any, mode: str = "reduced") -> tuple[TensorMeta, TensorMeta]:
 def geqrf(self: Any) -> tuple[TensorMeta, TensorMeta]:
     shape = matrix(self)
     return column_major(shape, self), fresh((*shape[:-2], smaller_size(shape[-2], shape[-1])), self)
-
-
-@shape_rule(*overloads("linalg_householder_product"), tags=LINALG)
-def householder_product(input: Any, tau: Any) -> TensorMeta:
-    return column_major(matrix(input), input)
-
-
-@shape_rule(*overloads("ormqr"), tags=LINALG)
-def ormqr(self: Any, input2: Any, input3: Any, left: bool = True, transpose: bool = False) -> TensorMeta:
-    return column_major(matrix(input3), input3)
 
 
 @shape_rule(*overloads("linalg_lu_factor_ex"), tags=LINALG)
@@ -350,3 +330,14 @@ def lstsq(self: Any, b: Any, rcond: float | None = None, *, driver: str | None =
         if driver in ("gelsd", "gelss")
         else empty(self, real(self.dtype)),
     )
+
+
+shape_table(
+    LINALG,
+    {
+        "cholesky_inverse": lambda self, *_: column_major(matrix(self, square=True), self),
+        "_linalg_eigvals": lambda self: eig(self)[0],
+        "linalg_householder_product": lambda input, tau: column_major(matrix(input), input),
+        "ormqr": lambda self, tau, other, *_: column_major(matrix(other), other),
+    },
+)

@@ -10,7 +10,7 @@ from stator.prims.layout import always_equal, broadcast_shapes, elementwise_stri
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.refusal import refuse_if
 
-from .operands import common_device, fresh, overloads, with_in_place
+from .operands import common_device, fresh, overloads, shape_table, with_in_place
 
 aten = torch.ops.aten
 MATMUL = ("matmul",)
@@ -37,13 +37,6 @@ def addmm(self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> 
     same_dtype(self, mat1)
     check_expands(self, result.shape)
     return result
-
-
-@shape_rule(*overloads("_addmm_activation"), tags=MATMUL)
-def addmm_activation(
-    self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1, use_gelu: bool = False
-) -> TensorMeta:
-    return addmm(self, mat1, mat2)
 
 
 def check_expands(self: Any, shape: tuple[Any, ...]) -> None:
@@ -141,3 +134,6 @@ def linear(input: Any, weight: Any, bias: Any = None) -> TensorMeta:
     refuse_if(not holds(shape[-1] == weight.shape[-1]))
     same_dtype(input, weight)
     return fresh((*shape[:-1], *out_features), input)
+
+
+shape_table(MATMUL, {"_addmm_activation": lambda self, mat1, mat2, **_: addmm(self, mat1, mat2)})

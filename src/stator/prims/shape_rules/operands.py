@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from stator.base.registry import name_lambda
 from stator.prims.layout import (
     Sizes,
     always_equal,
@@ -155,3 +156,10 @@ def with_in_place(*targets: torch._ops.OpOverload, tags: Sequence[str] = ()) -> 
         return rule
 
     return decorate
+
+
+def shape_table(tags: Sequence[str], rules: Mapping[str, ShapeRule]) -> None:
+    """Register rules of one expression, by the names of their overloads. The dispatcher passes arguments by name only
+    where the schema asks for it."""
+    for names, rule in rules.items():
+        shape_rule(*overloads(names), tags=tags)(name_lambda(rule, names.split()[0]))

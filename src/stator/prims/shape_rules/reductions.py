@@ -12,7 +12,7 @@ from stator.prims.record import ShapeRule, TensorMeta, shape_rule
 from stator.prims.refusal import refuse_if
 from stator.prims.type_promotion import REAL_OF_COMPLEX, is_integral
 
-from .operands import fresh, overloads
+from .operands import fresh, overloads, shape_table
 
 aten = torch.ops.aten
 REDUCTION = ("reduction",)
@@ -147,13 +147,6 @@ def truth_of_all(self: Any) -> TensorMeta:
     return reduced(self, None, False, torch.bool)
 
 
-@shape_rule(*overloads("var_mean.correction std_mean.correction"), tags=REDUCTION)
-def var_mean(
-    self: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False
-) -> tuple[TensorMeta, TensorMeta]:
-    return reduced(self, dim, keepdim, moment_dtype(self)), reduced(self, dim, keepdim, self.dtype)
-
-
 @shape_rule(*overloads("_softmax _log_softmax _safe_softmax"), tags=REDUCTION)
 def softmax(self: Any, dim: int, half_to_float: Any = False) -> TensorMeta:
     wrap_dim(dim, len(self.shape))
@@ -161,6 +154,15 @@ def softmax(self: Any, dim: int, half_to_float: Any = False) -> TensorMeta:
     return fresh(self.shape, self, torch.float32 if half_to_float is True else self.dtype)
 
 
-@shape_rule(*overloads("_softmax_backward_data _log_softmax_backward_data"), tags=REDUCTION)
-def softmax_backward(grad_output: Any, output: Any, dim: int, input_dtype: torch.dtype) -> TensorMeta:
-    return fresh(grad_output.shape, grad_output, input_dtype)
+shape_table(
+    REDUCTION,
+    {
+        "var_mean.correction std_mean.correction": lambda self, dim=None, *, correction=None, keepdim=False: (
+            reduced(self, dim, keepdim, moment_dtype(self)),
+            reduced(self, dim, keepdim, self.dtype),
+        ),
+        "_softmax_backward_data _log_softmax_backward_data": lambda grad, output, dim, dtype: fresh(
+            grad.shape, grad, dtype
+        ),
+    },
+)

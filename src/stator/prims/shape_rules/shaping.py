@@ -29,7 +29,7 @@ from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.refusal import refuse_if
 from stator.prims.type_promotion import check_range, common_dtype
 
-from .operands import common_device, fresh, overloads, with_in_place
+from .operands import common_device, fresh, overloads, shape_table, with_in_place
 from .views import as_strided, diagonal, select, slice_, slice_bounds, unsqueeze, view_strides
 
 aten = torch.ops.aten
@@ -256,16 +256,6 @@ for _name, _view in {"slice": slice_, "select": select, "diagonal": diagonal, "a
     _scatter_into(_view, _name)
 
 
-@shape_rule(*overloads("slice_backward"), tags=("scatter",))
-def slice_backward(grad: Any, input_sizes: Sequence[Any], *_where: Any) -> TensorMeta:
-    return fresh(input_sizes, grad)
-
-
-@shape_rule(*overloads("select_backward diagonal_backward unfold_backward"), tags=("scatter",))
-def view_backward(grad: Any, input_sizes: Sequence[Any], *_where: Any) -> TensorMeta:
-    return fresh(input_sizes, grad)
-
-
 @shape_rule(*overloads("narrow_copy"), tags=INDEX)
 def narrow_copy(self: Any, dim: int, start: Any, length: Any) -> TensorMeta:
     shape = list(self.shape)
@@ -311,3 +301,11 @@ def chunk_cat(tensors: Sequence[Any], dim: int, num_chunks: Any) -> TensorMeta:
         length, *inner = tuple(tensor.shape)[dim:]
         width = width + (length + num_chunks - 1) // num_chunks * numel(tuple(inner))
     return fresh((*leading, num_chunks, width), tensors[0])
+
+
+shape_table(
+    ("scatter",),
+    {
+        "slice_backward select_backward diagonal_backward unfold_backward": lambda grad, sizes, *_: fresh(sizes, grad),
+    },
+)

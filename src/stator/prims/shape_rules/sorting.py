@@ -11,7 +11,7 @@ from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.refusal import refuse_if
 from stator.prims.type_promotion import is_integral
 
-from .operands import fresh, overloads, with_in_place
+from .operands import fresh, overloads, shape_table, with_in_place
 
 aten = torch.ops.aten
 SORT = ("sort",)
@@ -24,13 +24,6 @@ def sort(self: Any, dim: int = -1, descending: bool = False) -> tuple[TensorMeta
     wrap_dim(dim, len(shape))
     strides = preserved_strides(shape, self.stride())
     return fresh(shape, self, stride=strides), fresh(shape, self, torch.int64, strides)
-
-
-@shape_rule(aten.sort.stable, tags=SORT)
-def sort_stable(
-    self: Any, *, stable: bool | None, dim: int = -1, descending: bool = False
-) -> tuple[TensorMeta, TensorMeta]:
-    return sort(self, dim, descending)
 
 
 @shape_rule(aten.topk.default, tags=SORT)
@@ -84,3 +77,6 @@ def check_quantile(self: Any, q: Any, interpolation: str) -> None:
     refuse_if(interpolation not in INTERPOLATIONS)
     if hasattr(q, "shape"):
         refuse_if(len(q.shape) > 1 or q.dtype is not self.dtype or q.device != self.device)
+
+
+shape_table(SORT, {"sort.stable": lambda self, *, stable, dim=-1, descending=False: sort(self, dim, descending)})

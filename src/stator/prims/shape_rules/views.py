@@ -25,7 +25,7 @@ from stator.prims.refusal import Refused, refuse_if
 from stator.prims.type_promotion import REAL_OF_COMPLEX
 from stator.shapes.environment import assume_large_sizes, assume_several
 
-from .operands import overloads, view
+from .operands import shape_table, view
 
 aten = torch.ops.aten
 VIEW = ("view",)
@@ -369,12 +369,6 @@ def as_strided(self: Any, size: Sequence[Any], stride: Sequence[Any], storage_of
     return view(self, size, stride, storage_offset)
 
 
-@shape_rule(*overloads("_conj _neg_view"), tags=VIEW)
-def lazily(self: Any) -> TensorMeta:
-    """Layout of a lazy conjugation or negation: a TensorMeta has no lazy bits, fake tensors do."""
-    return alias(self)
-
-
 @shape_rule(aten.alias.default, aten.detach.default, aten.detach_.default, aten.lift_fresh.default, tags=VIEW)
 def alias(self: Any) -> TensorMeta:
     return view(self, self.shape, self.stride())
@@ -414,3 +408,7 @@ def view_dtype(self: Any, dtype: torch.dtype) -> TensorMeta:
     shape[-1] = shape[-1] // ratio
     stride[:-1] = [step // ratio for step in stride[:-1]]
     return view(self, shape, stride, offset // ratio, dtype)
+
+
+# a TensorMeta has no lazy bits, fake tensors do
+shape_table(VIEW, {"_conj _neg_view": alias})

@@ -10,7 +10,7 @@ import torch
 from stator.base.errors import Unsupported
 from stator.prims.layout import contiguous_strides, permuted_strides, preserved_strides
 from stator.prims.record import TensorMeta, shape_rule
-from stator.prims.shape_rules.operands import fresh, overloads
+from stator.prims.shape_rules.operands import fresh, overloads, shape_table
 
 aten = torch.ops.aten
 ATTENTION = ("attention",)
@@ -244,7 +244,5 @@ def native_multi_head_attention(
     return fresh(tuple(query.shape), query), weights
 
 
-@shape_rule(aten._transformer_encoder_layer_fwd.default, tags=ATTENTION)
-def transformer_encoder_layer(src: Any, *_args: Any, **_options: Any) -> TensorMeta:
-    """nn.TransformerEncoderLayer calls this without gradients."""
-    return fresh(tuple(src.shape), src)
+# nn.TransformerEncoderLayer calls this without gradients
+shape_table(ATTENTION, {"_transformer_encoder_layer_fwd": lambda src, *_, **__: fresh(src.shape, src)})

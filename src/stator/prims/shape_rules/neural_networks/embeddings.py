@@ -9,7 +9,7 @@ import torch
 from stator.prims.layout import has_zero
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.refusal import refuse_if
-from stator.prims.shape_rules.operands import fresh, overloads
+from stator.prims.shape_rules.operands import fresh, overloads, shape_table
 
 aten = torch.ops.aten
 
@@ -21,13 +21,6 @@ def embedding(
     refuse_if(len(weight.shape) != 2 or indices.dtype not in (torch.int64, torch.int32))
     refuse_if(has_zero(weight.shape[:1]) and not has_zero(indices.shape))
     return fresh((*indices.shape, weight.shape[1]), weight)
-
-
-@shape_rule(*overloads("embedding_dense_backward"), tags=("scatter",))
-def embedding_dense_backward(
-    grad_output: Any, indices: Any, num_weights: Any, padding_idx: Any, scale_grad_by_freq: bool
-) -> TensorMeta:
-    return fresh((num_weights, grad_output.shape[-1]), grad_output)
 
 
 @shape_rule(*overloads("one_hot"), tags=("pointwise",))
@@ -87,23 +80,6 @@ def embedding_bag_forward_only(weight: Any, indices: Any, offsets: Any, *rest: A
     return (*results[:2], sizes, sizes)
 
 
-@shape_rule(*overloads("_embedding_bag_backward"), tags=("scatter",))
-def embedding_bag_backward(
-    grad: Any,
-    indices: Any,
-    offsets: Any,
-    offset2bag: Any,
-    bag_size: Any,
-    maximum_indices: Any,
-    num_weights: Any,
-    scale_grad_by_freq: bool,
-    mode: int,
-    sparse: bool,
-    *_rest: Any,
-) -> Any:
-    return NotImplemented if sparse else fresh((num_weights, grad.shape[1]), grad)
-
-
 @shape_rule(*overloads("segment_reduce"), tags=("reduction",))
 def segment_reduce(
     data: Any, reduce: str, *, lengths: Any = None, indices: Any = None, offsets: Any = None, axis: int = 0, **_: Any
@@ -114,13 +90,25 @@ def segment_reduce(
     return fresh((*data.shape[:axis], count, *data.shape[axis + 1 :]), data)
 
 
-@shape_rule(*overloads("_jagged_to_padded_dense_forward"), tags=("index",))
-def jagged_to_padded(values: Any, offsets: Any, max_lengths: Any, padding_value: float = 0.0) -> TensorMeta:
-    """Rows of several tensors, one behind the other, in a tensor that has a dimension of each level of nesting."""
-    return fresh((offsets[0].shape[0] - 1, *max_lengths, *values.shape[1:]), values)
-
-
-@shape_rule(*overloads("_padded_dense_to_jagged_forward"), tags=("index",))
-def padded_to_jagged(dense: Any, offsets: Any, total_L: Any = None) -> Any:
-    """The inverse. Without the number of rows, that number depends on data."""
-    return NotImplemented if total_L is None else fresh((total_L, *dense.shape[len(offsets) + 1 :]), dense)
+shape_table(
+    ("scatter",),
+    {
+        "embedding_dense_backward": lambda grad, indices, rows, *_: fresh((rows, grad.shape[-1]), grad),
+        "_embedding_bag_backward": lambda grad, indices, offsets, bags, sizes, maxima, rows, scaled, mode, sparse, *_: (
+            NotImplemented if sparse else fresh((rows, grad.shape[1]), grad)
+        ),
+    },
+)
+shape_table(
+    ("index",),
+    {
+        # rows of several tensors, one behind the other, in a tensor that has a dimension of each level of nesting
+        "_jagged_to_padded_dense_forward": lambda values, offsets, longest, *_: fresh(
+            (offsets[0].shape[0] - 1, *longest, *values.shape[1:]), values
+        ),
+        # the inverse; without the number of rows, that number depends on data
+        "_padded_dense_to_jagged_forward": lambda dense, offsets, rows=None: (
+            NotImplemented if rows is None else fresh((rows, *dense.shape[len(offsets) + 1 :]), dense)
+        ),
+    },
+)

@@ -15,14 +15,9 @@ from stator.prims.layout import broadcast_shapes, suggested_strides
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.refusal import refuse_if
 from stator.prims.shape_rules.like_arguments import preserved
-from stator.prims.shape_rules.operands import elementwise, fresh, overloads, unchanged_argument
+from stator.prims.shape_rules.operands import elementwise, fresh, overloads, shape_table, unchanged_argument
 
 # ---- losses
-
-
-@shape_rule(*overloads("soft_margin_loss_backward"), tags=("pointwise",))
-def soft_margin_loss_backward(grad_output: Any, self: Any, target: Any, reduction: int) -> TensorMeta:
-    return elementwise((self, target, grad_output), self.dtype)
 
 
 # ---- activations
@@ -68,58 +63,10 @@ def upsample_backward(
     return fresh(shape, grad_output, stride=suggested_strides(tuple(grad_output.shape), grad_output.stride(), shape))
 
 
-@shape_rule(*overloads(CONTIGUOUS_UPSAMPLING), tags=("scatter",))
-def contiguous_upsample_backward(
-    grad_output: Any, output_size: Sequence[Any], input_size: Sequence[Any], *_scales: Any, **_options: Any
-) -> TensorMeta:
-    return fresh(input_size, grad_output)
-
-
-@shape_rule(*overloads("grid_sampler_2d_backward grid_sampler_3d_backward"), tags=("scatter",))
-def grid_sampler_backward(
-    grad_output: Any,
-    input: Any,
-    grid: Any,
-    interpolation_mode: int,
-    padding_mode: int,
-    align_corners: bool,
-    output_mask: Sequence[bool],
-) -> tuple[TensorMeta | None, TensorMeta]:
-    return fresh(input.shape, input) if output_mask[0] else None, fresh(grid.shape, grid)
-
-
 # ---- pooling
 
 
 # ---- embeddings and segments
-
-
-@shape_rule(*overloads("_embedding_bag_per_sample_weights_backward"), tags=("index",))
-def embedding_bag_weights_backward(grad: Any, weight: Any, indices: Any, *_rest: Any) -> TensorMeta:
-    return fresh(indices.shape, grad)
-
-
-@shape_rule(*overloads("_embedding_bag_dense_backward"), tags=("scatter",))
-def embedding_bag_dense_backward(
-    grad: Any,
-    indices: Any,
-    offset2bag: Any,
-    bag_size: Any,
-    maximum_indices: Any,
-    num_weights: Any,
-    *_rest: Any,
-) -> TensorMeta:
-    return fresh((num_weights, grad.shape[1]), grad)
-
-
-@shape_rule(*overloads("_segment_reduce_backward"), tags=("scatter",))
-def segment_reduce_backward(grad: Any, output: Any, data: Any, reduce: str, **_options: Any) -> TensorMeta:
-    return fresh(data.shape, data, grad.dtype)
-
-
-@shape_rule(*overloads("masked_scatter_backward"), tags=("index",))
-def masked_scatter_backward(grad_output: Any, mask: Any, sizes: Sequence[Any]) -> TensorMeta:
-    return fresh(sizes, grad_output)
 
 
 # ---- distances
@@ -150,6 +97,29 @@ def _unscale(self: Any, found_inf: Any, inv_scale: Any) -> None:
     refuse_if(found_inf.dtype is not torch.float32 or inv_scale.dtype is not torch.float32)
 
 
-@shape_rule(torch.ops.aten._amp_update_scale_.default, tags=("inplace",))
-def _update_scale(self: Any, *_args: Any) -> Any:
-    return unchanged_argument(self)
+shape_table(
+    ("scatter",),
+    {
+        CONTIGUOUS_UPSAMPLING: lambda grad, output_size, input_size, *_, **__: fresh(input_size, grad),
+        "grid_sampler_2d_backward grid_sampler_3d_backward": lambda grad, input, grid, mode, padding, corners, mask: (
+            fresh(input.shape, input) if mask[0] else None,
+            fresh(grid.shape, grid),
+        ),
+        "_embedding_bag_dense_backward": lambda grad, indices, bags, sizes, maxima, rows, *_: fresh(
+            (rows, grad.shape[1]), grad
+        ),
+        "_segment_reduce_backward": lambda grad, output, data, *_, **__: fresh(data.shape, data, grad.dtype),
+    },
+)
+shape_table(
+    ("index",),
+    {
+        "_embedding_bag_per_sample_weights_backward": lambda grad, weight, indices, *_: fresh(indices.shape, grad),
+        "masked_scatter_backward": lambda grad, mask, sizes: fresh(sizes, grad),
+    },
+)
+shape_table(
+    ("pointwise",),
+    {"soft_margin_loss_backward": lambda grad, self, target, reduction: elementwise((self, target, grad), self.dtype)},
+)
+shape_table(("inplace",), {"_amp_update_scale_": lambda self, *_: unchanged_argument(self)})

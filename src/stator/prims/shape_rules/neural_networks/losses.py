@@ -10,7 +10,7 @@ import torch
 from stator.prims.layout import holds, preserved_strides
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.refusal import refuse_if
-from stator.prims.shape_rules.operands import elementwise, fresh, overloads
+from stator.prims.shape_rules.operands import elementwise, fresh, overloads, shape_table
 from stator.prims.type_promotion import common_dtype
 
 LOSS = ("reduction",)
@@ -19,11 +19,6 @@ LOSS = ("reduction",)
 def elementwise_loss(self: Any, target: Any, reduction: int) -> TensorMeta:
     result = elementwise((self, target), common_dtype((self, target)))
     return result if reduction == 0 else fresh((), self, result.dtype)
-
-
-@shape_rule(*overloads("mse_loss soft_margin_loss"), tags=LOSS)
-def mse_loss(self: Any, target: Any, reduction: int = 1) -> TensorMeta:
-    return elementwise_loss(self, target, reduction)
 
 
 @shape_rule(*overloads("smooth_l1_loss"), tags=LOSS)
@@ -77,13 +72,6 @@ def _check_labels(target: Any) -> None:
     refuse_if(target.dtype not in (torch.int64, torch.uint8))
 
 
-@shape_rule(*overloads("multi_margin_loss"), tags=LOSS)
-def multi_margin_loss(
-    self: Any, target: Any, p: Any = 1, margin: Any = 1, weight: Any = None, reduction: int = 1
-) -> TensorMeta:
-    return fresh(target.shape if reduction == 0 else (), self)
-
-
 @shape_rule(*overloads("multilabel_margin_loss_forward"), tags=LOSS)
 def multilabel_margin_loss_forward(self: Any, target: Any, reduction: int) -> tuple[TensorMeta, TensorMeta]:
     batched = reduction == 0 and len(self.shape) == 2
@@ -105,3 +93,14 @@ def ctc_loss(
         longest = longest if length <= longest else length
     steps, batch = log_probs.shape[:2]
     return fresh((batch,), log_probs), fresh((batch, steps, 2 * longest + 1), log_probs)
+
+
+shape_table(
+    LOSS,
+    {
+        "mse_loss soft_margin_loss": lambda self, target, reduction=1: elementwise_loss(self, target, reduction),
+        "multi_margin_loss": lambda self, target, p=1, margin=1, weight=None, reduction=1: fresh(
+            target.shape if reduction == 0 else (), self
+        ),
+    },
+)

@@ -10,7 +10,7 @@ import torch
 from stator.prims.layout import holds, suggested_strides
 from stator.prims.record import ShapeRule, TensorMeta, shape_rule
 from stator.prims.refusal import refuse_if
-from stator.prims.shape_rules.operands import fresh, overloads
+from stator.prims.shape_rules.operands import fresh, overloads, shape_table
 from stator.prims.type_promotion import computation_dtype
 
 aten = torch.ops.aten
@@ -42,18 +42,6 @@ def native_layer_norm(
     shape = tuple(input.shape)
     statistics = fresh((*shape[:leading], *(1,) * (len(shape) - leading)), input, statistics_dtype(input, weight))
     return fresh(shape, input), statistics, statistics
-
-
-@shape_rule(*overloads("layer_norm"), tags=NORM)
-def layer_norm(
-    input: Any,
-    normalized_shape: Sequence[Any],
-    weight: Any = None,
-    bias: Any = None,
-    eps: float = 1e-5,
-    cudnn_enable: bool = True,
-) -> TensorMeta:
-    return native_layer_norm(input, normalized_shape, weight, bias, eps)[0]
 
 
 @shape_rule(aten.native_layer_norm_backward.default, tags=NORM)
@@ -145,18 +133,14 @@ def gradients(input: Any, weight: Any, output_mask: Sequence[bool]) -> tuple[Ten
     return tuple([meta if wanted else None for meta, wanted in zip(metas, output_mask, strict=True)])
 
 
-@shape_rule(aten.native_batch_norm_backward.default, tags=NORM)
-def native_batch_norm_backward(grad_out: Any, input: Any, weight: Any, *rest: Any) -> tuple[TensorMeta | None, ...]:
-    return gradients(input, weight, rest[-1])
-
-
-@shape_rule(*overloads("batch_norm_backward"), tags=NORM)
-def batch_norm_backward(grad_out: Any, input: Any, weight: Any, *rest: Any) -> tuple[TensorMeta | None, ...]:
-    return gradients(input, weight, rest[-2])
-
-
-@shape_rule(aten.native_group_norm_backward.default, tags=NORM)
-def native_group_norm_backward(
-    grad_out: Any, input: Any, mean: Any, rstd: Any, weight: Any, *rest: Any
-) -> tuple[TensorMeta | None, ...]:
-    return gradients(input, weight, rest[-1])
+shape_table(
+    NORM,
+    {
+        "layer_norm": lambda input, shape, weight=None, bias=None, eps=1e-5, *_: native_layer_norm(
+            input, shape, weight, bias, eps
+        )[0],
+        "native_batch_norm_backward": lambda grad, input, weight, *rest: gradients(input, weight, rest[-1]),
+        "batch_norm_backward": lambda grad, input, weight, *rest: gradients(input, weight, rest[-2]),
+        "native_group_norm_backward": lambda grad, input, mean, rstd, weight, *rest: gradients(input, weight, rest[-1]),
+    },
+)

@@ -11,7 +11,7 @@ import torch
 from stator.prims.layout import Sizes, contiguous_strides, has_zero, holds, suggested_strides, surely
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.refusal import refuse_if
-from stator.prims.shape_rules.operands import fresh, overloads
+from stator.prims.shape_rules.operands import fresh, overloads, shape_table
 
 from .convolution import per_spatial_dim
 
@@ -67,20 +67,6 @@ def _max_pool(rank: int) -> None:
 
 _max_pool(2)
 _max_pool(3)
-
-
-@shape_rule(*overloads("max_pool1d"), tags=POOL)
-def max_pool1d(
-    self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
-) -> TensorMeta:
-    return fresh(pooled_shape(self, 1, kernel_size, stride, padding, dilation, ceil_mode), self)
-
-
-@shape_rule(*overloads("max_pool2d"), tags=POOL)
-def max_pool2d(
-    self: Any, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
-) -> TensorMeta:
-    return pooled(self, pooled_shape(self, 2, kernel_size, stride, padding, dilation, ceil_mode))
 
 
 def _avg_pool(rank: int) -> None:
@@ -186,3 +172,16 @@ def im2col(self: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any
 def col2im(self: Any, output_size: Any, kernel_size: Any, dilation: Any, padding: Any, stride: Any) -> TensorMeta:
     shape = tuple(self.shape)
     return fresh((*shape[:-2], shape[-2] // (kernel_size[0] * kernel_size[1]), *output_size), self)
+
+
+shape_table(
+    POOL,
+    {
+        "max_pool1d": lambda self, kernel, stride=(), padding=0, dilation=1, ceil=False: fresh(
+            pooled_shape(self, 1, kernel, stride, padding, dilation, ceil), self
+        ),
+        "max_pool2d": lambda self, kernel, stride=(), padding=0, dilation=1, ceil=False: pooled(
+            self, pooled_shape(self, 2, kernel, stride, padding, dilation, ceil)
+        ),
+    },
+)

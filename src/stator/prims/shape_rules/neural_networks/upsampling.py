@@ -8,18 +8,13 @@ from typing import Any
 from stator.prims.layout import has_zero, holds, suggested_strides
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.refusal import refuse_if
-from stator.prims.shape_rules.operands import fresh, overloads
+from stator.prims.shape_rules.operands import fresh, overloads, shape_table
 
 UPSAMPLING = """
     upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
     _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d
     _upsample_bilinear2d_aa _upsample_bicubic2d_aa
 """
-
-
-@shape_rule(*overloads(UPSAMPLING), tags=("index",))
-def upsample(self: Any, output_size: Sequence[Any], *_scales: Any, **_options: Any) -> TensorMeta:
-    return resized(self, output_size)
 
 
 def resized(self: Any, output_size: Sequence[Any]) -> TensorMeta:
@@ -80,3 +75,6 @@ def grid_sampler_2d(input: Any, grid: Any, *_modes: Any) -> TensorMeta:
 def grid_sampler_3d(input: Any, grid: Any, *_modes: Any) -> TensorMeta:
     _check_grid(input, grid, 3)
     return fresh((*input.shape[:2], *grid.shape[1:4]), input)
+
+
+shape_table(("index",), {UPSAMPLING: lambda self, output_size, *_, **__: resized(self, output_size)})
