@@ -10,7 +10,7 @@ import torch
 from stator.prims.layout import broadcast_shapes
 from stator.prims.type_promotion import common_dtype, is_integral, number_dtype
 
-from .decomposition_decorator import cast, decomposes
+from .decomposition_decorator import cast, decomposes, decomposition_table
 
 aten = torch.ops.aten
 
@@ -51,11 +51,6 @@ def _of_number(name: str) -> None:
 
 for _name in ("copysign", "fmod", "remainder", "bitwise_and", "bitwise_or", "bitwise_xor"):
     _of_number(_name)
-
-
-@decomposes("square", wide=False)
-def square(self: Any) -> Any:
-    return aten.pow.Tensor_Scalar(self, 2)
 
 
 @decomposes("addcmul")
@@ -122,26 +117,6 @@ def _bounded(name: str, is_beyond: torch._ops.OpOverload) -> None:
 
 _bounded("clamp_min", aten.lt.Scalar)
 _bounded("clamp_max", aten.gt.Scalar)
-
-
-@decomposes("deg2rad")
-def deg2rad(self: Any) -> Any:
-    return aten.mul.Tensor(self, math.pi / 180)
-
-
-@decomposes("rad2deg")
-def rad2deg(self: Any) -> Any:
-    return aten.mul.Tensor(self, 180 / math.pi)
-
-
-@decomposes("frac", wide=False)
-def frac(self: Any) -> Any:
-    return aten.sub.Tensor(self, aten.trunc.default(self))
-
-
-@decomposes("sgn", wide=False)
-def sgn(self: Any) -> Any:
-    return NotImplemented if self.dtype.is_complex else aten.sign.default(self)
 
 
 @decomposes("logit")
@@ -235,15 +210,27 @@ def round_decimals(self: Any, *, decimals: int) -> Any:
     return aten.div.Tensor(aten.round.default(aten.mul.Tensor(self, factor)), factor)
 
 
-@decomposes("polar", wide=False)
-def polar(abs: Any, angle: Any) -> Any:
-    return aten.complex.default(
-        aten.mul.Tensor(abs, aten.cos.default(angle)), aten.mul.Tensor(abs, aten.sin.default(angle))
-    )
-
-
 @decomposes("ldexp.Tensor", wide=False)
 def ldexp(self: Any, other: Any) -> Any:
     if broadcast_shapes(tuple(self.shape), tuple(other.shape)) != tuple(self.shape):
         return NotImplemented  # eager's layout then depends on resizing an intermediate result
     return aten.mul.Tensor(self, aten.pow.Scalar(2.0, other))
+
+
+decomposition_table(
+    {
+        "square": lambda self: aten.pow.Tensor_Scalar(self, 2),
+        "frac": lambda self: aten.sub.Tensor(self, aten.trunc.default(self)),
+        "sgn": lambda self: NotImplemented if self.dtype.is_complex else aten.sign.default(self),
+        "polar": lambda abs, angle: aten.complex.default(
+            aten.mul.Tensor(abs, aten.cos.default(angle)), aten.mul.Tensor(abs, aten.sin.default(angle))
+        ),
+    },
+    wide=False,
+)
+decomposition_table(
+    {
+        "deg2rad": lambda self: aten.mul.Tensor(self, math.pi / 180),
+        "rad2deg": lambda self: aten.mul.Tensor(self, 180 / math.pi),
+    }
+)

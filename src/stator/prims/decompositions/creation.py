@@ -10,7 +10,7 @@ import torch
 
 from stator.prims.type_promotion import is_integral
 
-from .decomposition_decorator import cast, decomposes
+from .decomposition_decorator import cast, decomposes, decomposition_table
 
 aten = torch.ops.aten
 
@@ -37,11 +37,6 @@ _constant("zeros", 0)
 _constant("ones", 1)
 
 
-@decomposes("full_like", wide=False)
-def full_like(self: Any, value: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
-    return filled(self, list(self.shape), value, dtype, device)
-
-
 @decomposes("_new_zeros_with_same_feature_meta", wide=False)
 def new_zeros_with_same_feature_meta(self: Any, other: Any, *, self_num_batch_dims: int = 0) -> Any:
     """Make the zero tangent of an in-place target: the layout of `other`, repeated over the batch dimensions of
@@ -49,13 +44,6 @@ def new_zeros_with_same_feature_meta(self: Any, other: Any, *, self_num_batch_di
     if not other.is_contiguous():
         return NotImplemented  # ATen allocates as much memory as the storage of `other`
     return filled(other, [*self.shape[:self_num_batch_dims], *other.shape], 0, None, None)
-
-
-@decomposes("new_full", wide=False)
-def new_full(
-    self: Any, size: Any, value: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any
-) -> Any:
-    return filled(self, size, value, dtype, device)
 
 
 @decomposes("new_empty", wide=False)
@@ -72,40 +60,10 @@ def new_empty_strided(
     return aten.empty_strided.default(size, stride, dtype=dtype or self.dtype, device=device)
 
 
-@decomposes("scalar_tensor", wide=False)
-def scalar_tensor(s: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
-    return aten.full.default([], s, dtype=dtype or torch.get_default_dtype(), device=device)
-
-
-@decomposes("fill.Scalar", wide=False)
-def fill(self: Any, value: Any) -> Any:
-    return aten.full_like.default(self, value)
-
-
-@decomposes("fill.Tensor", wide=False)
-def fill_tensor(self: Any, value: Any) -> Any:
-    return aten.expand.default(cast(value, self.dtype), list(self.shape))
-
-
-@decomposes("arange", wide=False)
-def arange(end: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
-    return aten.arange.start_step(0, end, 1, dtype=_range_dtype(dtype, end), device=device)
-
-
-@decomposes("arange.start", wide=False)
-def arange_start(start: Any, end: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
-    return aten.arange.start_step(start, end, 1, dtype=_range_dtype(dtype, start, end), device=device)
-
-
 def _range_dtype(dtype: torch.dtype | None, *bounds: Any) -> torch.dtype:
     if dtype is not None:
         return dtype
     return torch.get_default_dtype() if any(isinstance(bound, float) for bound in bounds) else torch.int64
-
-
-@decomposes("eye", wide=False)
-def eye(n: Any, *, dtype: torch.dtype | None = None, device: Any = None, **_options: Any) -> Any:
-    return aten.eye.m(n, n, dtype=dtype, device=device)
 
 
 @decomposes("eye.m", wide=False)
@@ -176,3 +134,26 @@ def native_dropout(input: Any, p: float, train: bool | None) -> Any:
     if train or train is None:
         return NotImplemented
     return aten.clone.default(input), aten.ones_like.default(input, dtype=torch.bool)
+
+
+decomposition_table(
+    {
+        "full_like": lambda self, value, *, dtype=None, device=None, **_: filled(
+            self, list(self.shape), value, dtype, device
+        ),
+        "new_full": lambda self, size, value, *, dtype=None, device=None, **_: filled(self, size, value, dtype, device),
+        "scalar_tensor": lambda s, *, dtype=None, device=None, **_: aten.full.default(
+            [], s, dtype=dtype or torch.get_default_dtype(), device=device
+        ),
+        "fill.Scalar": lambda self, value: aten.full_like.default(self, value),
+        "fill.Tensor": lambda self, value: aten.expand.default(cast(value, self.dtype), list(self.shape)),
+        "arange": lambda end, *, dtype=None, device=None, **_: aten.arange.start_step(
+            0, end, 1, dtype=_range_dtype(dtype, end), device=device
+        ),
+        "arange.start": lambda start, end, *, dtype=None, device=None, **_: aten.arange.start_step(
+            start, end, 1, dtype=_range_dtype(dtype, start, end), device=device
+        ),
+        "eye": lambda n, *, dtype=None, device=None, **_: aten.eye.m(n, n, dtype=dtype, device=device),
+    },
+    wide=False,
+)

@@ -4,11 +4,12 @@ by the operator's shape rule."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
+from stator.base.registry import name_lambda
 from stator.prims.layout import channels_last_strides, contiguous_strides, is_dense
 from stator.prims.record import Decomposition, TensorMeta, decomposition, record
 from stator.prims.shape_rules.operands import overloads
@@ -32,6 +33,12 @@ def decomposes(names: str, *, wide: bool = True) -> Callable[[Decomposition], De
         return rule
 
     return decorate
+
+
+def decomposition_table(rules: Mapping[str, Decomposition], *, wide: bool = True) -> None:
+    """Register decompositions of one expression. Arguments come by name only where the schema asks for it."""
+    for names, rule in rules.items():
+        decomposes(names, wide=wide)(name_lambda(rule, names.split()[0]))
 
 
 def conforming(target: torch._ops.OpOverload, rule: Decomposition, wide: bool) -> Decomposition:

@@ -13,20 +13,10 @@ from stator.prims.layout import wrap_dim
 from stator.prims.shape_rules.creation import lower_triangle
 from stator.prims.type_promotion import common_dtype, is_integral
 
-from .decomposition_decorator import cast, decomposes, iota, widened
+from .decomposition_decorator import cast, decomposes, decomposition_table, iota, widened
 from .shaping import iota_along
 
 aten = torch.ops.aten
-
-
-@decomposes("trace", wide=False)
-def trace(self: Any) -> Any:
-    return aten.sum.default(aten.diagonal.default(self))
-
-
-@decomposes("vdot", wide=False)
-def vdot(self: Any, other: Any) -> Any:
-    return NotImplemented if self.dtype.is_complex else aten.dot.default(self, other)
 
 
 @decomposes("linalg_cross", wide=False)
@@ -190,30 +180,10 @@ def diagonal_scatter(self: Any, src: Any, offset: int = 0, dim1: int = 0, dim2: 
     return aten.where.self(on_diagonal, spread, self)
 
 
-@decomposes("unsafe_split.Tensor", wide=False)
-def unsafe_split(self: Any, split_size: Any, dim: int = 0) -> Any:
-    return aten.split.Tensor(self, split_size, dim)
-
-
-@decomposes("unsafe_split_with_sizes", wide=False)
-def unsafe_split_with_sizes(self: Any, split_sizes: Any, dim: int = 0) -> Any:
-    return aten.split_with_sizes.default(self, split_sizes, dim)
-
-
 @decomposes("empty_permuted", wide=False)
 def empty_permuted(size: Any, physical_layout: Any, **options: Any) -> Any:
     packed = aten.empty.memory_format([size[dim] for dim in physical_layout], **options)
     return aten.permute.default(packed, [list(physical_layout).index(dim) for dim in range(len(size))])
-
-
-@decomposes("native_dropout_backward")
-def native_dropout_backward(grad_output: Any, mask: Any, scale: float) -> Any:
-    return aten.mul.Tensor(aten.mul.Tensor(grad_output, cast(mask, grad_output.dtype)), scale)
-
-
-@decomposes("_unsafe_index_put", wide=False)
-def unsafe_index_put(self: Any, indices: Sequence[Any], values: Any, accumulate: bool = False) -> Any:
-    return aten.index_put.default(self, indices, values, accumulate)
 
 
 def _inside(self: Any, indices: Sequence[Any]) -> list[Any]:
@@ -250,11 +220,6 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
     equal = aten.eq.Tensor(aten.unsqueeze.default(elements, -1), tests)
     found = aten.any.dim(equal, -1)
     return aten.logical_not.default(found) if invert else found
-
-
-@decomposes("isin.Tensor_Scalar", wide=False)
-def isin_number(elements: Any, test_element: Any, *, assume_unique: bool = False, invert: bool = False) -> Any:
-    return aten.ne.Scalar(elements, test_element) if invert else aten.eq.Scalar(elements, test_element)
 
 
 @decomposes("linalg_pinv.atol_rtol_tensor", wide=False)
@@ -307,17 +272,6 @@ def linalg_lu(A: Any, *, pivot: bool = True) -> Any:
     return aten.lu_unpack.default(packed, pivots)
 
 
-@decomposes("linalg_svdvals", wide=False)
-def linalg_svdvals(A: Any, *, driver: str | None = None) -> Any:
-    """Omit the vectors, which ATen would also compute for tensor subclasses such as fake tensors."""
-    return aten._linalg_svd.default(A, False, False, driver=driver)[1]
-
-
-@decomposes("linalg_eigvalsh", wide=False)
-def linalg_eigvalsh(self: Any, UPLO: str = "L") -> Any:
-    return aten._linalg_eigh.default(self, UPLO, False)[0]
-
-
 def combined(self: Any, product: Any, beta: Any, alpha: Any) -> Any:
     """Return beta * self + alpha * product; beta = 0 ignores `self` even if it holds NaN."""
     if is_integral(product.dtype):
@@ -329,29 +283,8 @@ def combined(self: Any, product: Any, beta: Any, alpha: Any) -> Any:
     return aten.add.Tensor(product, self if beta == 1 else aten.mul.Tensor(self, beta))
 
 
-@decomposes("addmm")
-def addmm(self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    return combined(self, aten.mm.default(mat1, mat2), beta, alpha)
-
-
-@decomposes("baddbmm")
-def baddbmm(self: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    return combined(self, aten.bmm.default(batch1, batch2), beta, alpha)
-
-
-@decomposes("addbmm")
-def addbmm(self: Any, batch1: Any, batch2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    return combined(self, aten.sum.dim_IntList(aten.bmm.default(batch1, batch2), [0]), beta, alpha)
-
-
-@decomposes("mv")
-def mv(self: Any, vec: Any) -> Any:
+def product_with_vector(self: Any, vec: Any) -> Any:
     return aten.squeeze.dim(aten.mm.default(self, aten.unsqueeze.default(vec, 1)), 1)
-
-
-@decomposes("addmv")
-def addmv(self: Any, mat: Any, vec: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
-    return combined(self, mv(mat, vec), beta, alpha)
 
 
 @decomposes("dot")
@@ -369,3 +302,37 @@ def addr(self: Any, vec1: Any, vec2: Any, *, beta: Any = 1, alpha: Any = 1) -> A
         return aten.logical_or.default(both, self) if beta else both
     outer = aten.mul.Tensor(aten.unsqueeze.default(vec1, 1), aten.unsqueeze.default(vec2, 0))
     return combined(self, outer, beta, alpha)
+
+
+decomposition_table(
+    {
+        "trace": lambda self: aten.sum.default(aten.diagonal.default(self)),
+        "vdot": lambda self, other: NotImplemented if self.dtype.is_complex else aten.dot.default(self, other),
+        "unsafe_split.Tensor": lambda self, size, dim=0: aten.split.Tensor(self, size, dim),
+        "unsafe_split_with_sizes": lambda self, sizes, dim=0: aten.split_with_sizes.default(self, sizes, dim),
+        "_unsafe_index_put": lambda self, *arguments: aten.index_put.default(self, *arguments),
+        "isin.Tensor_Scalar": lambda elements, number, *, invert=False, **_: (aten.ne if invert else aten.eq).Scalar(
+            elements, number
+        ),
+        # without the vectors, which ATen would also compute for tensor subclasses such as fake tensors
+        "linalg_svdvals": lambda A, *, driver=None: aten._linalg_svd.default(A, False, False, driver=driver)[1],
+        "linalg_eigvalsh": lambda self, UPLO="L": aten._linalg_eigh.default(self, UPLO, False)[0],
+    },
+    wide=False,
+)
+decomposition_table(
+    {
+        "native_dropout_backward": lambda grad, mask, scale: aten.mul.Tensor(
+            aten.mul.Tensor(grad, cast(mask, grad.dtype)), scale
+        ),
+        "addmm": lambda self, one, other, *, beta=1, alpha=1: combined(self, aten.mm.default(one, other), beta, alpha),
+        "baddbmm": lambda self, one, other, *, beta=1, alpha=1: combined(
+            self, aten.bmm.default(one, other), beta, alpha
+        ),
+        "addbmm": lambda self, one, other, *, beta=1, alpha=1: combined(
+            self, aten.sum.dim_IntList(aten.bmm.default(one, other), [0]), beta, alpha
+        ),
+        "mv": product_with_vector,
+        "addmv": lambda self, mat, vec, *, beta=1, alpha=1: combined(self, product_with_vector(mat, vec), beta, alpha),
+    }
+)

@@ -10,7 +10,7 @@ import torch
 from stator.prims.layout import wrap_dims
 from stator.prims.type_promotion import is_integral
 
-from .decomposition_decorator import cast, decomposes
+from .decomposition_decorator import cast, decomposes, decomposition_table
 
 aten = torch.ops.aten
 
@@ -28,11 +28,6 @@ def count(self: Any, dims: list[int]) -> Any:
     for dim in dims:
         total = total * self.shape[dim]
     return total
-
-
-@decomposes("sum", wide=False)
-def sum_all(self: Any, *, dtype: torch.dtype | None = None) -> Any:
-    return aten.sum.dim_IntList(self, all_dims(self, None), False, dtype=dtype)
 
 
 @decomposes("mean mean.dim")
@@ -63,11 +58,6 @@ def var_mean(self: Any, dim: Any = None, *, correction: Any = None, keepdim: boo
     variance = aten.div.Tensor(squares, freedom if freedom > 0 else 0.0)
     kept = average if keepdim or not dims else aten.squeeze.dims(average, dims)
     return variance, kept
-
-
-@decomposes("var.correction")
-def var(self: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    return _variance(self, dim, correction, keepdim)
 
 
 def _variance(self: Any, dim: Any, correction: Any, keepdim: bool) -> Any:
@@ -210,11 +200,20 @@ def vector_norm(
     return aten.pow.Tensor_Scalar(aten.sum.dim_IntList(aten.pow.Tensor_Scalar(x, ord), dims, keepdim), 1.0 / ord)
 
 
-@decomposes("norm.ScalarOpt_dim", wide=False)
-def norm_dim(self: Any, p: Any, dim: Any, keepdim: bool = False) -> Any:
-    return aten.linalg_vector_norm.default(self, 2 if p is None else p, dim, keepdim)
-
-
-@decomposes("norm.Scalar", wide=False)
-def norm_all(self: Any, p: Any = 2) -> Any:
-    return aten.linalg_vector_norm.default(self, p)
+decomposition_table(
+    {
+        "sum": lambda self, *, dtype=None: aten.sum.dim_IntList(self, all_dims(self, None), False, dtype=dtype),
+        "norm.ScalarOpt_dim": lambda self, p, dim, keepdim=False: aten.linalg_vector_norm.default(
+            self, 2 if p is None else p, dim, keepdim
+        ),
+        "norm.Scalar": lambda self, p=2: aten.linalg_vector_norm.default(self, p),
+    },
+    wide=False,
+)
+decomposition_table(
+    {
+        "var.correction": lambda self, dim=None, *, correction=None, keepdim=False: _variance(
+            self, dim, correction, keepdim
+        ),
+    }
+)

@@ -9,7 +9,7 @@ import torch
 
 from stator.prims.layout import has_zero, is_unknown, same_sizes
 
-from .decomposition_decorator import cast, decomposes, iota
+from .decomposition_decorator import cast, decomposes, decomposition_table, iota
 
 aten = torch.ops.aten
 
@@ -39,11 +39,6 @@ def _first_step(count: Any) -> int:
     if type(count) is int:
         return 1 << count.bit_length() >> 1
     return 1 << next(bits for bits in (8, 16, 32, 63) if bits == 63 or count < 1 << bits) - 1
-
-
-@decomposes("bucketize.Tensor", wide=False)
-def bucketize(self: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
-    return cast(binary_search(boundaries, self, right), torch.int32 if out_int32 else torch.int64)
 
 
 @decomposes("searchsorted.Tensor", wide=False)
@@ -129,3 +124,13 @@ def nonzero_static(self: Any, *, size: int, fill_value: int = -1) -> Any:
     # eager's layout: one row per dimension in memory
     rows = aten.clone.default(aten.permute.default(found, [1, 0]), memory_format=torch.contiguous_format)
     return aten.permute.default(rows, [1, 0])
+
+
+decomposition_table(
+    {
+        "bucketize.Tensor": lambda self, bounds, *, out_int32=False, right=False: cast(
+            binary_search(bounds, self, right), torch.int32 if out_int32 else torch.int64
+        ),
+    },
+    wide=False,
+)

@@ -12,7 +12,7 @@ from stator.base.errors import Unsupported
 from stator.prims.layout import is_dense, numel, wrap_dim
 from stator.prims.shape_rules.views import slice_bounds
 
-from .decomposition_decorator import cast, decomposes, iota
+from .decomposition_decorator import cast, decomposes, decomposition_table, iota
 
 aten = torch.ops.aten
 
@@ -99,16 +99,6 @@ def below_diagonal(self: Any, diagonal: Any) -> Any:
     return aten.le.Scalar(offset, diagonal)
 
 
-@decomposes("tril", wide=False)
-def tril(self: Any, diagonal: Any = 0) -> Any:
-    return aten.where.ScalarOther(below_diagonal(self, diagonal), self, 0)
-
-
-@decomposes("triu", wide=False)
-def triu(self: Any, diagonal: Any = 0) -> Any:
-    return aten.where.ScalarSelf(below_diagonal(self, diagonal - 1), 0, self)
-
-
 @decomposes("masked_fill.Scalar masked_fill.Tensor", wide=False)
 def masked_fill(self: Any, mask: Any, value: Any) -> Any:
     if isinstance(value, torch.Tensor):
@@ -119,13 +109,6 @@ def masked_fill(self: Any, mask: Any, value: Any) -> Any:
     return aten.where.ScalarSelf(mask, value, self)
 
 
-@decomposes("embedding", wide=False)
-def embedding(
-    weight: Any, indices: Any, padding_idx: Any = -1, scale_grad_by_freq: bool = False, sparse: bool = False
-) -> Any:
-    return aten.index.Tensor(weight, [indices])
-
-
 @decomposes("index_select", wide=False)
 def index_select(self: Any, dim: int, index: Any) -> Any:
     rank = len(self.shape)
@@ -134,11 +117,6 @@ def index_select(self: Any, dim: int, index: Any) -> Any:
     if not rank:
         return aten.squeeze.dim(aten.index.Tensor(aten.unsqueeze.default(self, 0), [index]), 0)
     return aten.index.Tensor(self, [None] * wrap_dim(dim, rank) + [index])
-
-
-@decomposes("take", wide=False)
-def take(self: Any, index: Any) -> Any:
-    return aten.index.Tensor(aten.reshape.default(self, [-1]), [index])
 
 
 @decomposes("index_fill.int_Scalar index_fill.int_Tensor", wide=False)
@@ -265,11 +243,6 @@ def channel_shuffle(self: Any, groups: Any) -> Any:
     return aten.reshape.default(aten.transpose.int(split, 1, 2), list(self.shape))
 
 
-@decomposes("narrow_copy", wide=False)
-def narrow_copy(self: Any, dim: int, start: Any, length: Any) -> Any:
-    return aten.clone.default(aten.slice.Tensor(self, dim, start, start + length))
-
-
 @decomposes("as_strided_scatter", wide=False)
 def as_strided_scatter(
     self: Any, src: Any, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None
@@ -302,3 +275,17 @@ def _positions(size: Sequence[Any], stride: Sequence[Any], start: Any, device: t
         along = aten.mul.Tensor(aten.arange.default(length, dtype=torch.int64, device=device), step)
         total = aten.add.Tensor(total, aten.view.default(along, [-1] + [1] * (len(size) - dim - 1)))
     return aten.reshape.default(total, [-1])
+
+
+decomposition_table(
+    {
+        "tril": lambda self, diagonal=0: aten.where.ScalarOther(below_diagonal(self, diagonal), self, 0),
+        "triu": lambda self, diagonal=0: aten.where.ScalarSelf(below_diagonal(self, diagonal - 1), 0, self),
+        "embedding": lambda weight, indices, *_: aten.index.Tensor(weight, [indices]),
+        "take": lambda self, index: aten.index.Tensor(aten.reshape.default(self, [-1]), [index]),
+        "narrow_copy": lambda self, dim, start, length: aten.clone.default(
+            aten.slice.Tensor(self, dim, start, start + length)
+        ),
+    },
+    wide=False,
+)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from stator.base.registry import Registry
+from stator.base.registry import Registry, name_lambda
 
 SQRT_HALF = math.sqrt(0.5)
 SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
@@ -38,7 +38,7 @@ def activation(*names: str, wide: bool = True) -> Callable[[Callable[..., Any]],
 
     def decorate(formula: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
-            activations.add(name, Activation(formula, wide))
+            activations.add(name, Activation(name_lambda(formula, name), wide))
         return formula
 
     return decorate
@@ -64,81 +64,16 @@ def gelu_backward(m: Any, grad: Any, x: Any, *, approximate: str = "none") -> An
     return grad * (below + x * (m.exp(x * x * -0.5) * INVERSE_SQRT_TAU))
 
 
-@activation("silu")
-def silu(m: Any, x: Any) -> Any:
-    return x / (m.exp(-x) + 1.0)
-
-
 @activation("silu_backward")
 def silu_backward(m: Any, grad: Any, x: Any) -> Any:
     sigmoid = 1.0 / (m.exp(-x) + 1.0)
     return grad * (sigmoid * (x * (1.0 - sigmoid) + 1.0))
 
 
-@activation("sigmoid_backward")
-def sigmoid_backward(m: Any, grad: Any, y: Any) -> Any:
-    return grad * (1.0 - y) * y
-
-
-@activation("tanh_backward")
-def tanh_backward(m: Any, grad: Any, y: Any) -> Any:
-    return grad * m.fma(-y, y, 1.0)
-
-
-@activation("threshold", wide=False)
-def threshold(m: Any, x: Any, threshold: Any, value: Any) -> Any:
-    return m.where(x <= threshold, value, x)
-
-
-@activation("threshold_backward", wide=False)
-def threshold_backward(m: Any, grad: Any, x: Any, threshold: Any) -> Any:
-    return m.where(x <= threshold, 0, grad)
-
-
-@activation("hardsigmoid")
-def hardsigmoid(m: Any, x: Any) -> Any:
-    return m.clamp(x + 3.0, 0.0, 6.0) * (1 / 6)
-
-
-@activation("hardsigmoid_backward", wide=False)
-def hardsigmoid_backward(m: Any, grad: Any, x: Any) -> Any:
-    return m.where((x > -3.0) & (x < 3.0), grad * SIXTH, 0.0)
-
-
-@activation("hardswish")
-def hardswish(m: Any, x: Any) -> Any:
-    return x * m.clamp(x + 3.0, 0.0, 6.0) * (1 / 6)
-
-
 @activation("hardswish_backward")
 def hardswish_backward(m: Any, grad: Any, x: Any) -> Any:
     upper = m.where(x < 3.0, grad * (x / 3.0 + 0.5), grad)
     return m.where(x <= -3.0, 0.0, upper)
-
-
-@activation("hardtanh", wide=False)
-def hardtanh(m: Any, x: Any, min_val: Any = -1, max_val: Any = 1) -> Any:
-    return m.clamp(x, min_val, max_val)
-
-
-@activation("hardtanh_backward", wide=False)
-def hardtanh_backward(m: Any, grad: Any, x: Any, min_val: Any, max_val: Any) -> Any:
-    return m.where((x <= min_val) | (x >= max_val), 0.0, grad)
-
-
-@activation("relu6", wide=False)
-def relu6(m: Any, x: Any) -> Any:
-    return m.clamp(x, 0, 6)
-
-
-@activation("leaky_relu")
-def leaky_relu(m: Any, x: Any, negative_slope: Any = 0.01) -> Any:
-    return m.where(x > 0, x, x * negative_slope)
-
-
-@activation("leaky_relu_backward")
-def leaky_relu_backward(m: Any, grad: Any, x: Any, negative_slope: Any, self_is_result: bool) -> Any:
-    return m.where(x > 0, grad, grad * negative_slope)
 
 
 def _factor(alpha: Any, scale: Any) -> Any:
@@ -149,11 +84,6 @@ def _factor(alpha: Any, scale: Any) -> Any:
 @activation("elu")
 def elu(m: Any, x: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Any:
     return m.where(x > 0, x * scale, m.expm1(x * input_scale) * _factor(alpha, scale))
-
-
-@activation("celu")
-def celu(m: Any, x: Any, alpha: Any = 1.0) -> Any:
-    return elu(m, x, alpha, 1.0, 1.0 / alpha)
 
 
 @activation("elu_backward")
@@ -178,11 +108,6 @@ def softplus_backward(m: Any, grad: Any, x: Any, beta: Any, threshold: Any) -> A
     return m.where(scaled > threshold, grad, grad * m.sigmoid(scaled))
 
 
-@activation("mish")
-def mish(m: Any, x: Any) -> Any:
-    return x * m.tanh(m.log1p(m.exp(x)))
-
-
 @activation("mish_backward")
 def mish_backward(m: Any, grad: Any, x: Any) -> Any:
     tanh = m.tanh(softplus(m, x))
@@ -195,11 +120,29 @@ def softshrink(m: Any, x: Any, lambd: Any = 0.5) -> Any:
     return m.where(x != x, x, m.where(-x > lambd, x + lambd, above))
 
 
-@activation("hardshrink", wide=False)
-def hardshrink(m: Any, x: Any, lambd: Any = 0.5) -> Any:
-    return m.where((-x <= lambd) & (x <= lambd), 0.0, x)
-
-
-@activation("hardshrink_backward", "softshrink_backward", wide=False)
-def shrink_backward(m: Any, grad: Any, x: Any, lambd: Any) -> Any:
-    return m.where((-x <= lambd) & (x <= lambd), 0.0, grad)
+# Formulas of one expression. Halves are computed in float32, except by those that only select and scale.
+WIDE: dict[str, Callable[..., Any]] = {
+    "silu": lambda m, x: x / (m.exp(-x) + 1.0),
+    "sigmoid_backward": lambda m, grad, y: grad * (1.0 - y) * y,
+    "tanh_backward": lambda m, grad, y: grad * m.fma(-y, y, 1.0),
+    "hardsigmoid": lambda m, x: m.clamp(x + 3.0, 0.0, 6.0) * (1 / 6),
+    "hardswish": lambda m, x: x * m.clamp(x + 3.0, 0.0, 6.0) * (1 / 6),
+    "leaky_relu": lambda m, x, slope=0.01: m.where(x > 0, x, x * slope),
+    "leaky_relu_backward": lambda m, grad, x, slope, is_result: m.where(x > 0, grad, grad * slope),
+    "celu": lambda m, x, alpha=1.0: elu(m, x, alpha, 1.0, 1.0 / alpha),
+    "mish": lambda m, x: x * m.tanh(m.log1p(m.exp(x))),
+}
+NARROW: dict[str, Callable[..., Any]] = {
+    "threshold": lambda m, x, bound, value: m.where(x <= bound, value, x),
+    "threshold_backward": lambda m, grad, x, bound: m.where(x <= bound, 0, grad),
+    "hardsigmoid_backward": lambda m, grad, x: m.where((x > -3.0) & (x < 3.0), grad * SIXTH, 0.0),
+    "hardtanh": lambda m, x, low=-1, high=1: m.clamp(x, low, high),
+    "hardtanh_backward": lambda m, grad, x, low, high: m.where((x <= low) | (x >= high), 0.0, grad),
+    "relu6": lambda m, x: m.clamp(x, 0, 6),
+    "hardshrink": lambda m, x, bound=0.5: m.where((-x <= bound) & (x <= bound), 0.0, x),
+    "hardshrink_backward": lambda m, grad, x, bound: m.where((-x <= bound) & (x <= bound), 0.0, grad),
+    "softshrink_backward": lambda m, grad, x, bound: m.where((-x <= bound) & (x <= bound), 0.0, grad),
+}
+for _wide, _formulas in ((True, WIDE), (False, NARROW)):
+    for _name, _formula in _formulas.items():
+        activation(_name, wide=_wide)(_formula)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from stator.prims.decompositions.decomposition_decorator import decomposes, widened
+from stator.prims.decompositions.decomposition_decorator import decomposes, decomposition_table, widened
 from stator.prims.decompositions.special import FUNCTIONS
 from stator.prims.special.activations import Activation, activations
 
@@ -26,16 +26,6 @@ def _decompose(name: str, entry: Activation) -> None:
 
 for _name in activations:
     _decompose(_name, activations[_name])
-
-
-@decomposes("_prelu_kernel", wide=False)
-def prelu(x: Any, weight: Any) -> Any:
-    return aten.where.self(aten.gt.Scalar(x, 0), x, aten.mul.Tensor(x, weight))
-
-
-@decomposes("selu", wide=False)
-def selu(x: Any) -> Any:
-    return aten.elu.default(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
 
 
 @decomposes("log_sigmoid_forward")
@@ -100,3 +90,12 @@ def prelu_backward(grad: Any, x: Any, weight: Any) -> tuple[Any, Any]:
     positive = aten.gt.Scalar(x, 0)
     grad_input = aten.where.self(positive, grad, aten.mul.Tensor(grad, weight))
     return grad_input, aten.where.ScalarSelf(positive, 0.0, aten.mul.Tensor(grad, x))
+
+
+decomposition_table(
+    {
+        "_prelu_kernel": lambda x, weight: aten.where.self(aten.gt.Scalar(x, 0), x, aten.mul.Tensor(x, weight)),
+        "selu": lambda x: aten.elu.default(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946),
+    },
+    wide=False,
+)

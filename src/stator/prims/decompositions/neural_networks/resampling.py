@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from stator.prims.decompositions.decomposition_decorator import cast, decomposes, iota
+from stator.prims.decompositions.decomposition_decorator import cast, decomposes, decomposition_table, iota
 from stator.prims.layout import is_unknown
 from stator.prims.shape_rules.neural_networks.convolution import per_spatial_dim
 
@@ -55,16 +55,6 @@ def nearest(self: Any, output_size: Sequence[Any], scales: Sequence[float | None
         scales = unless_repeated(sizes, output_size, scales, shift, self)
     places = nearest_places(sizes, output_size, scales, shift, self)
     return aten.index.Tensor(self, [None, None, *places])
-
-
-@decomposes("upsample_nearest1d upsample_nearest2d upsample_nearest3d", wide=False)
-def upsample_nearest(self: Any, output_size: Sequence[Any], *scales: Any, **named: Any) -> Any:
-    return nearest(self, output_size, scales_of(output_size, scales, named), 0.0)
-
-
-@decomposes("_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d", wide=False)
-def upsample_nearest_exact(self: Any, output_size: Sequence[Any], *scales: Any, **named: Any) -> Any:
-    return nearest(self, output_size, scales_of(output_size, scales, named), 0.5)
 
 
 def scales_of(output_size: Sequence[Any], scales: Sequence[Any], named: dict[str, Any]) -> list[float | None]:
@@ -165,11 +155,18 @@ def reflected(position: Any, size: Any) -> Any:
     return aten.rsub.Scalar(aten.abs.default(inner), size - 1)
 
 
-@decomposes("replication_pad1d replication_pad2d replication_pad3d", wide=False)
-def replication_pad(self: Any, padding: Sequence[Any]) -> Any:
-    return NotImplemented if nothing_to_read(self, padding) else gathered(self, padding, replicated)
-
-
-@decomposes("reflection_pad1d reflection_pad2d reflection_pad3d", wide=False)
-def reflection_pad(self: Any, padding: Sequence[Any]) -> Any:
-    return NotImplemented if nothing_to_read(self, padding) else gathered(self, padding, reflected)
+NEAREST = "upsample_nearest1d upsample_nearest2d upsample_nearest3d"
+NEAREST_EXACT = "_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d"
+decomposition_table(
+    {
+        NEAREST: lambda self, sizes, *scales, **named: nearest(self, sizes, scales_of(sizes, scales, named), 0.0),
+        NEAREST_EXACT: lambda self, sizes, *scales, **named: nearest(self, sizes, scales_of(sizes, scales, named), 0.5),
+        "replication_pad1d replication_pad2d replication_pad3d": lambda self, padding: (
+            NotImplemented if nothing_to_read(self, padding) else gathered(self, padding, replicated)
+        ),
+        "reflection_pad1d reflection_pad2d reflection_pad3d": lambda self, padding: (
+            NotImplemented if nothing_to_read(self, padding) else gathered(self, padding, reflected)
+        ),
+    },
+    wide=False,
+)
