@@ -8,6 +8,8 @@ from stator.shapes.expr import Expr, ExprLike, Symbol
 
 from .body import IndexRef, LoopBody, Ref
 
+_METHODS = ["constant", "index_value", "to_dtype", "bitcast", "indirect", "step", "total", "random", "normal"]
+
 
 class Replay:
     """Records operations of a body again, with other expressions for loops, and given values for reductions."""
@@ -45,16 +47,6 @@ class Replay:
             return ops.masked(mask, lambda: ops.load(buffer, index, other), other, op.dtype)
         if op.name == "get":
             return args[0][args[1]]
-        if op.name in (
-            "constant",
-            "index_value",
-            "to_dtype",
-            "bitcast",
-            "indirect",
-            "step",
-            "total",
-            "random",
-            "normal",
-        ):
+        if op.name in _METHODS:
             return getattr(ops, op.name)(*args)
         return ops.elementwise(op.name, *args)

@@ -5,16 +5,13 @@ with the number of terms. Decides where parts begin, and prints them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Protocol
-
-import torch
 
 from stator.inductor.codegen.kernel import Kernel
 from stator.shapes.expr import Expr
 
-from .column_plan import ColumnPlan
+from .emitter_context import EmitterContext
 from .loop_sizes import is_symbolic
 from .phases import Phase
 from .types import KIND, LANES, SCALAR, VECTOR
@@ -23,24 +20,6 @@ from .vectorize import LoopOrder
 _LONG = 256  # the most terms that one accumulator takes up one after the other
 _PART = 128
 _PARTS = 16  # parts of a loop of any length that are added up before they go to the sum
-
-
-class PartialSumContext(Protocol):
-    """The methods of a kernel's emitter (emit.Emitter) that print partial sums."""
-
-    kernel: Kernel
-    order: LoopOrder
-    columns: ColumnPlan | None
-    part_depth: int | None
-    prefixes: Mapping[int, str]
-    bounds: tuple[int, str, str] | None
-    slot: str
-    width: int
-
-    def line(self, text: str) -> None: ...
-    def block(self, head: str, *first: str) -> AbstractContextManager[None]: ...
-    def dtype(self, position: int) -> torch.dtype: ...
-    def wide(self, position: int) -> bool: ...
 
 
 def part_depth(kernel: Kernel, order: LoopOrder) -> int | None:
@@ -63,7 +42,7 @@ def _trips(kernel: Kernel, loop: int, order: LoopOrder) -> int:
     return math.ceil(kernel.typical[loop] / (LANES if loop == order.vector else 1))
 
 
-def emit_in_parts(printer: PartialSumContext, depth: int, phase: Phase, run: Callable[[], None]) -> None:
+def emit_in_parts(printer: EmitterContext, depth: int, phase: Phase, run: Callable[[], None]) -> None:
     """Emit the inner loop at `depth` by `run`. Its sums go to partial accumulators, which are added up after it."""
     sums = [position for position in phase.reduces if _is_sum(printer, position)]
     if printer.part_depth is None or depth > printer.part_depth or not sums:
@@ -76,7 +55,7 @@ def emit_in_parts(printer: PartialSumContext, depth: int, phase: Phase, run: Cal
             run()
 
 
-def _parts(printer: PartialSumContext, depth: int, sums: list[int], run: Callable[[], None]) -> None:
+def _parts(printer: EmitterContext, depth: int, sums: list[int], run: Callable[[], None]) -> None:
     loop = printer.order.inner[depth]
     size, name = printer.kernel.sizes[loop], printer.kernel.loops[loop].name
     step = _PART * (LANES if loop == printer.order.vector else 1)
@@ -96,7 +75,7 @@ def _parts(printer: PartialSumContext, depth: int, sums: list[int], run: Callabl
 
 
 @contextmanager
-def _pieces(printer: PartialSumContext, name: str, first: str, last: str, step: int) -> Iterator[tuple[str, str]]:
+def _pieces(printer: EmitterContext, name: str, first: str, last: str, step: int) -> Iterator[tuple[str, str]]:
     """Open a loop over the pieces of a range, and yield the bounds of a piece."""
     begin, end = f"{name}_begin", f"{name}_end"
     with printer.block(f"for (int64_t {begin} = {first}; {begin} < {last}; {begin} += {step})"):
@@ -104,13 +83,13 @@ def _pieces(printer: PartialSumContext, name: str, first: str, last: str, step: 
         yield begin, end
 
 
-def _is_leveled(printer: PartialSumContext) -> bool:
+def _is_leveled(printer: EmitterContext) -> bool:
     """Whether loops of unknown length are reduced without lanes along them, so that partial sums may be many."""
     return printer.order.vector not in printer.order.inner and is_symbolic(printer.kernel)
 
 
 @contextmanager
-def _level(printer: PartialSumContext, sums: list[int]) -> Iterator[None]:
+def _level(printer: EmitterContext, sums: list[int]) -> Iterator[None]:
     """Open a block with accumulators of its own, which its end adds to those around it."""
     with printer.block(""):
         for position in sums:
@@ -126,7 +105,7 @@ def _level(printer: PartialSumContext, sums: list[int]) -> Iterator[None]:
                     printer.line(f"outer_{at} = outer_{at} + {at};")
 
 
-def _one_part(printer: PartialSumContext, sums: list[int], run: Callable[[], None]) -> None:
+def _one_part(printer: EmitterContext, sums: list[int], run: Callable[[], None]) -> None:
     _declare(printer, sums, "part_a")
     printer.prefixes = dict.fromkeys(sums, "part_")
     run()
@@ -136,12 +115,12 @@ def _one_part(printer: PartialSumContext, sums: list[int], run: Callable[[], Non
             printer.line(f"a{position}{printer.slot} = a{position}{printer.slot} + part_a{position}{printer.slot};")
 
 
-def _register(printer: PartialSumContext, position: int) -> str:
+def _register(printer: EmitterContext, position: int) -> str:
     kind = KIND[printer.dtype(printer.kernel.values[position].args[1].position)]
     return (VECTOR if printer.wide(position) else SCALAR)[kind]
 
 
-def _declare(printer: PartialSumContext, sums: list[int], name: str) -> None:
+def _declare(printer: EmitterContext, sums: list[int], name: str) -> None:
     """Declare accumulators of 0."""
     for position in sums:
         if printer.columns is None:
@@ -155,7 +134,7 @@ def _declare(printer: PartialSumContext, sums: list[int], name: str) -> None:
                 printer.line(f"{name}{position}[b] = splat(0.0f);")
 
 
-def _each(printer: PartialSumContext) -> AbstractContextManager[None]:
+def _each(printer: EmitterContext) -> AbstractContextManager[None]:
     if printer.columns is None:
         return printer.block("")
     printer.slot = "[b]"
@@ -163,6 +142,6 @@ def _each(printer: PartialSumContext) -> AbstractContextManager[None]:
     return printer.block(f"for (int b = 0; b < {printer.width}; ++b)")
 
 
-def _is_sum(printer: PartialSumContext, position: int) -> bool:
+def _is_sum(printer: EmitterContext, position: int) -> bool:
     value = printer.kernel.values[position]
     return value.args[0] == "sum" and KIND[printer.dtype(value.args[1].position)] == "f32"

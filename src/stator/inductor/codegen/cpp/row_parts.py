@@ -4,29 +4,15 @@ schedule makes such kernels (schedule/column_sums.py)."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Protocol
 
-from stator.inductor.codegen.kernel import Kernel
 from stator.inductor.sizes import ceil_div, product
-from stator.shapes.expr import ZERO, Expr, Symbol
+from stator.shapes.expr import ZERO, Symbol
 
+from .emitter_context import EmitterContext
 from .loop_sizes import part_bounds
 
 
-class RowPartsContext(Protocol):
-    """The members of a kernel's emitter (emit.Emitter) that print rows in parts."""
-
-    kernel: Kernel
-    bounds: tuple[int, str, str] | None
-
-    def line(self, text: str) -> None: ...
-    def block(self, head: str, *first: str) -> AbstractContextManager[None]: ...
-    def loop(self, loop: int, body: Callable[[], None]) -> None: ...
-    def at(self, buffer: str, index: Expr) -> str: ...
-
-
-def emit_rows_in_parts(printer: RowPartsContext, loop: int, body: Callable[[], None], shared: bool) -> None:
+def emit_rows_in_parts(printer: EmitterContext, loop: int, body: Callable[[], None], shared: bool) -> None:
     """Emit the only outer loop. Threads share the parts; the sums of a part begin as zeros."""
     kernel, each = printer.kernel, printer.kernel.rows_each
     if shared:

@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 
 from stator.inductor.codegen.kernel import Kernel
-from stator.shapes.expr import Symbol
 
+from .emitter_context import EmitterContext
 from .phases import Phase
 from .types import COMBINE, KIND, NARROW, SCALAR, VECTOR, identity
-
-
-class ScanContext(Protocol):
-    """The members of a kernel's emitter (emit.Emitter) that print scans."""
-
-    kernel: Kernel
-    lanes: str
-    lane_symbol: Symbol | None
-    scans_columns: bool
-
-    def line(self, text: str) -> None: ...
-    def operand(self, position: int, vector: bool) -> str: ...
-    def is_vector(self, position: int) -> bool: ...
-    def lanes_reduced(self) -> bool: ...
 
 
 def scans(kernel: Kernel, phase: Phase) -> list[int]:
@@ -33,24 +18,24 @@ def scans(kernel: Kernel, phase: Phase) -> list[int]:
     return [at for at in phase.values if kernel.values[at].name == "scan" and at not in phase.fetches]
 
 
-def declare_carries(printer: ScanContext, phases: Sequence[Phase]) -> None:
+def declare_carries(printer: EmitterContext, phases: Sequence[Phase]) -> None:
     for position in sorted({position for phase in phases for position in scans(printer.kernel, phase)}):
         declare_carry(printer, position)
 
 
-def declare_carry(printer: ScanContext, position: int, array: str = "") -> None:
+def declare_carry(printer: EmitterContext, position: int, array: str = "") -> None:
     registers = VECTOR if printer.is_vector(position) else SCALAR
     printer.line(f"{registers[KIND[printer.kernel.values[position].dtype]]} carry{position}{array};")
 
 
-def begin_scan(printer: ScanContext, position: int) -> None:
+def begin_scan(printer: EmitterContext, position: int) -> None:
     value = printer.kernel.values[position]
     neutral = identity(value.args[0], value.dtype)
     neutral = f"splat({neutral})" if printer.is_vector(position) else neutral
     printer.line(f"{_carry(printer, position)} = {neutral};")
 
 
-def scanned(printer: ScanContext, position: int) -> str:
+def scanned(printer: EmitterContext, position: int) -> str:
     """The scan of one iteration, as an expression that moves the carry on."""
     value, carry = printer.kernel.values[position], _carry(printer, position)
     kind, source = value.args
@@ -62,14 +47,14 @@ def scanned(printer: ScanContext, position: int) -> str:
     return f"{NARROW[value.dtype]}({text})" if value.dtype in NARROW else text
 
 
-def of_valid_lanes(printer: ScanContext, operand: str, kind: str, dtype: torch.dtype) -> str:
+def of_valid_lanes(printer: EmitterContext, operand: str, kind: str, dtype: torch.dtype) -> str:
     """The operand of a reduction or scan along the lanes: neutral in lanes without an iteration."""
     if printer.lanes == "LANES":
         return operand
     return f"select(first_lanes({printer.lanes}), {operand}, splat({identity(kind, dtype)}))"
 
 
-def _carry(printer: ScanContext, position: int) -> str:
+def _carry(printer: EmitterContext, position: int) -> str:
     """One for each vector of a block of columns."""
     if printer.lane_symbol is None or not printer.scans_columns or not printer.is_vector(position):
         return f"carry{position}"

@@ -3,19 +3,16 @@ step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from typing import Protocol
+from collections.abc import Callable
 
 import torch
 
 from stator.inductor.codegen.kernel import Kernel
 from stator.inductor.loops.vocabulary import HEAVY
 
-from .column_plan import ColumnPlan
+from .emitter_context import EmitterContext
 from .phases import Phase
 from .types import KIND, LANES, VECTOR, identity
-from .vectorize import LoopOrder
 
 _COUNT = 4
 _LEAST = 128  # elements of a row: two steps of 16 lanes for each accumulator
@@ -23,24 +20,8 @@ _MOST_OPERATIONS = 8  # of an iteration: more take as long as a step of one accu
 _KINDS = {"sum", "max", "min", "argmax", "argmin"}
 
 
-class AccumulatorContext(Protocol):
-    """The members of a kernel's emitter (emit.Emitter) that print loops with several accumulators."""
-
-    kernel: Kernel
-    order: LoopOrder
-    columns: ColumnPlan | None
-    prefixes: Mapping[int, str]
-    bounds: tuple[int, str, str] | None
-    slot: str
-
-    def line(self, text: str) -> None: ...
-    def block(self, head: str, *first: str) -> AbstractContextManager[None]: ...
-    def combining(self, kind: str) -> str: ...
-    def position_register(self, position: int) -> str: ...
-
-
 def emit_with_several(
-    printer: AccumulatorContext, depth: int, phase: Phase, run: Callable[[], None], body: Callable[[], None]
+    printer: EmitterContext, depth: int, phase: Phase, run: Callable[[], None], body: Callable[[], None]
 ) -> None:
     """Emit the inner loop at `depth` by `run`. `body` prints one of its iterations. A long innermost loop of reductions
     along the lanes begins with steps of several vectors."""
@@ -87,7 +68,7 @@ def emit_with_several(
         printer.bounds = bounds
 
 
-def _suits(printer: AccumulatorContext, phase: Phase, loop: int) -> bool:
+def _suits(printer: EmitterContext, phase: Phase, loop: int) -> bool:
     kernel = printer.kernel
     reduces = [kernel.values[position] for position in phase.reduces]
     if not reduces or printer.columns is not None or kernel.typical[loop] < _LEAST:

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Protocol
 
-from stator.inductor.codegen.kernel import Kernel, KernelValue
-from stator.shapes.expr import Expr, ExprLike, Symbol
+from stator.shapes.expr import Symbol
 
-from .phases import PhasePlan
+from .emitter_context import EmitterContext
 from .types import KIND, VECTOR
 
 SHARED = "#pragma omp for schedule(static) nowait"  # among threads
 
 
-class TilesContext(Protocol):
-    """The members of a kernel's emitter (emit.Emitter) that print tiles."""
-
-    kernel: Kernel
-    plan: PhasePlan
-    lanes: str
-    lane_symbol: Symbol | None
-
-    def line(self, text: str) -> None: ...
-    def block(self, head: str, *first: str) -> AbstractContextManager[None]: ...
-    def at(self, buffer: str, index: Expr) -> str: ...
-    def size_text(self, size: ExprLike) -> str: ...
-    def is_tiled(self, value: KernelValue) -> bool: ...
-
-
-def emit_blocks(printer: TilesContext, loop: int, body: Callable[[], None], shared: bool) -> None:
+def emit_blocks(printer: EmitterContext, loop: int, body: Callable[[], None], shared: bool) -> None:
     """Blocks of LANES iterations. `m`: the number of iterations in one, where the last may have fewer."""
     name, size = printer.kernel.loops[loop].name, printer.kernel.size(loop)
     if shared:
@@ -41,7 +23,7 @@ def emit_blocks(printer: TilesContext, loop: int, body: Callable[[], None], shar
         body()
 
 
-def emit_tile(printer: TilesContext, loop: int, body: Callable[[], None]) -> None:
+def emit_tile(printer: EmitterContext, loop: int, body: Callable[[], None]) -> None:
     """The iterations of a block. Loads that are contiguous along this loop are transposed before."""
     symbol, rows = printer.kernel.loops[loop], "LANES" if printer.kernel.fills_lanes(loop) else "m"
     name = symbol.name

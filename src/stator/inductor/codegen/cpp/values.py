@@ -6,7 +6,7 @@ Expressions call the functions of vec.h and vec_math.h, overloaded for both. No 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -15,26 +15,11 @@ from stator.base.registry import Registry
 from stator.inductor.codegen.kernel import KernelValue
 from stator.inductor.loops.float8 import is_float8
 from stator.inductor.loops.vocabulary import ELEMENTWISE
-from stator.shapes.expr import Expr, ExprLike
 
+from .emitter_context import EmitterContext
 from .types import KIND, NARROW, literal
 
-
-class CppContext(Protocol):
-    """The kernel around an expression: prints operands, loads and indices."""
-
-    def operand(self, position: int, vector: bool) -> str: ...
-    def dtype(self, position: int) -> torch.dtype: ...
-    def load(self, value: KernelValue, vector: bool) -> str: ...
-    def random(self, value: KernelValue, vector: bool) -> str: ...
-    def index_number(self, index: Expr, vector: bool) -> str: ...
-    def size_text(self, size: ExprLike) -> str: ...
-
-    lanes: str
-    narrows: bool  # False where the store of the value narrows it
-
-
-Handler = Callable[[CppContext, KernelValue, bool], str]
+Handler = Callable[[EmitterContext, KernelValue, bool], str]
 PRINTERS: Registry[str, Handler] = Registry("operation of the loop vocabulary")
 
 # Results of these are operands, or need no more bits than the operands: floats stay values of their dtype
@@ -43,14 +28,14 @@ _EXACT = frozenset(_EXACT_NAMES.split())
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
-def print_value(context: CppContext, value: KernelValue, vector: bool) -> str:
+def print_value(context: EmitterContext, value: KernelValue, vector: bool) -> str:
     handler = PRINTERS.get(value.name)
     if handler is None:
         raise CompileError("inductor", f"generated C++ kernels cannot compute {value.name!r} yet")
     return handler(context, value, vector)
 
 
-def _elementwise(context: CppContext, value: KernelValue, vector: bool) -> str:
+def _elementwise(context: EmitterContext, value: KernelValue, vector: bool) -> str:
     args = [context.operand(arg.position, vector) for arg in value.args]
     kind = KIND[value.dtype]
     if value.name in _INFIX and kind in ("f32", "f64"):
@@ -61,7 +46,7 @@ def _elementwise(context: CppContext, value: KernelValue, vector: bool) -> str:
     return text if exact else _narrowed(context, text, value.dtype)
 
 
-def _narrowed(context: CppContext, text: str, dtype: torch.dtype) -> str:
+def _narrowed(context: EmitterContext, text: str, dtype: torch.dtype) -> str:
     narrow = NARROW.get(dtype)
     return f"{narrow}({text})" if narrow and context.narrows else text
 
@@ -71,43 +56,18 @@ for _name in ELEMENTWISE - {"where"}:
 
 
 @PRINTERS.register("where")
-def _where(context: CppContext, value: KernelValue, vector: bool) -> str:
+def _where(context: EmitterContext, value: KernelValue, vector: bool) -> str:
     condition, chosen, other = (context.operand(arg.position, vector) for arg in value.args)
     return f"select({condition}, {chosen}, {other})"
 
 
-@PRINTERS.register("load")
-def _load(context: CppContext, value: KernelValue, vector: bool) -> str:
-    return context.load(value, vector)
-
-
-@PRINTERS.register("random")
-def _random(context: CppContext, value: KernelValue, vector: bool) -> str:
-    return context.random(value, vector)
-
-
-@PRINTERS.register("normal")
-def _normal(context: CppContext, value: KernelValue, vector: bool) -> str:
-    return f"op_normal({context.operand(value.args[0].position, vector)})"
-
-
-@PRINTERS.register("constant")
-def _constant(context: CppContext, value: KernelValue, vector: bool) -> str:
-    return literal(value.args[0], value.dtype)
-
-
-@PRINTERS.register("index_value")
-def _index_value(context: CppContext, value: KernelValue, vector: bool) -> str:
-    return _converted(context, context.index_number(value.args[0], vector), torch.int64, value.dtype)
-
-
 @PRINTERS.register("to_dtype")
-def _to_dtype(context: CppContext, value: KernelValue, vector: bool) -> str:
+def _to_dtype(context: EmitterContext, value: KernelValue, vector: bool) -> str:
     source = value.args[0].position
     return _converted(context, context.operand(source, vector), context.dtype(source), value.dtype)
 
 
-def _converted(context: CppContext, text: str, source: torch.dtype, target: torch.dtype) -> str:
+def _converted(context: EmitterContext, text: str, source: torch.dtype, target: torch.dtype) -> str:
     if source is target:
         return text
     if KIND[source] != KIND[target]:
@@ -124,7 +84,7 @@ _BITCASTS = {
 
 
 @PRINTERS.register("bitcast")
-def _bitcast(context: CppContext, value: KernelValue, vector: bool) -> str:
+def _bitcast(context: EmitterContext, value: KernelValue, vector: bool) -> str:
     source: Any = context.dtype(value.args[0].position)
     if is_float8(source) or is_float8(value.dtype):  # the byte
         return context.operand(value.args[0].position, vector)
@@ -134,7 +94,7 @@ def _bitcast(context: CppContext, value: KernelValue, vector: bool) -> str:
 
 
 @PRINTERS.register("indirect")
-def _indirect(context: CppContext, value: KernelValue, vector: bool) -> str:
+def _indirect(context: EmitterContext, value: KernelValue, vector: bool) -> str:
     source, size, check, wraps = value.args
     size = context.size_text(size)
     text = context.operand(source.position, vector)
@@ -144,3 +104,16 @@ def _indirect(context: CppContext, value: KernelValue, vector: bool) -> str:
         return f"wrap_index({text}, {size})" if wraps else text
     function = "check_index" if wraps else "check_position"
     return f"{function}({text}, {size}, error{f', {context.lanes}' if vector else ''})"
+
+
+PRINTERS.add_all(
+    {
+        "load": lambda context, value, vector: context.load(value, vector),
+        "random": lambda context, value, vector: context.random(value, vector),
+        "normal": lambda context, value, vector: f"op_normal({context.operand(value.args[0].position, vector)})",
+        "constant": lambda context, value, vector: literal(value.args[0], value.dtype),
+        "index_value": lambda context, value, vector: _converted(
+            context, context.index_number(value.args[0], vector), torch.int64, value.dtype
+        ),
+    }
+)
