@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from stator.inductor.lower.builder import LoweringBuilder, dense_like
 from stator.inductor.lower.heuristics import MAX_UNROLLED_WINDOW
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Index, Tensor
-from stator.inductor.sizes import SizeKnowledge, product
+from stator.inductor.sizes import product
 from stator.prims.operators.pooling_places import max_pool_places, place_step
 from stator.prims.type_promotion import computation_dtype, is_integral
 from stator.shapes.expr import Expr
@@ -27,10 +28,45 @@ from ..views import reshape
 aten = torch.ops.aten
 
 
-def pair(value: Sequence[int] | int) -> tuple[int, int]:
+def _pair(value: Sequence[int] | int) -> tuple[int, int]:
     if isinstance(value, int):
         return value, value
     return (value[0], value[0]) if len(value) == 1 else (value[0], value[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The windows of a pooling: their sizes along rows and columns, the steps from one to the next, the padding of the
+    image, and the distances between the elements of a window."""
+
+    sizes: tuple[int, int]
+    steps: tuple[int, int]
+    pads: tuple[int, int]
+    gaps: tuple[int, int] = (1, 1)
+
+    @staticmethod
+    def of(kernel: Any, stride: Any, padding: Any, dilation: Any = 1) -> Windows:
+        return Windows(_pair(kernel), _pair(stride or kernel), _pair(padding), _pair(dilation))
+
+    @property
+    def are_known(self) -> bool:
+        return not any(isinstance(one, Expr) for one in (*self.sizes, *self.steps, *self.pads, *self.gaps))
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.sizes)
+
+    def element(self, index: Index, row: int, column: int) -> Index:
+        """The place in the image of an element of the window at `index`."""
+        at = [
+            index[-2 + axis] * self.steps[axis] + (shift - self.pads[axis]) for axis, shift in enumerate((row, column))
+        ]
+        return (*index[:-2], *at)
+
+    def places(self) -> Iterator[tuple[int, int]]:
+        """The distances, along rows and columns, of a window's elements from its first."""
+        for row, column in itertools.product(range(self.sizes[0]), range(self.sizes[1])):
+            yield row * self.gaps[0], column * self.gaps[1]
 
 
 def _windowed(builder: LoweringBuilder, x: Tensor, size: Sequence[Any], combine: Any, dtype: torch.dtype) -> Tensor:
@@ -48,62 +84,46 @@ def _windowed(builder: LoweringBuilder, x: Tensor, size: Sequence[Any], combine:
 def _max_pool(
     builder: LoweringBuilder,
     x: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    dilation: Sequence[int] = (1,),
-    ceil_mode: bool = False,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    *_ceil: bool,
 ) -> Any:
-    window, steps, pads, gaps = pair(kernel), pair(stride or kernel), pair(padding), pair(dilation)
+    windows = Windows.of(kernel, stride, padding, dilation)
     indices_used = any(user.args[1] == 1 for user in builder.node.users)
-    if any(isinstance(one, Expr) for one in (*window, *steps, *pads, *gaps)):
+    if not windows.are_known:
         return NotImplemented
-    large = math.prod(window) > MAX_UNROLLED_WINDOW
-    if is_integral(x.dtype) or max(window) > MAX_UNROLLED_WINDOW or (large and indices_used):
+    large = windows.elements > MAX_UNROLLED_WINDOW
+    if is_integral(x.dtype) or max(windows.sizes) > MAX_UNROLLED_WINDOW or (large and indices_used):
         return NotImplemented
     if indices_used:
-        spread = any(pad and gap > 1 for pad, gap in zip(pads, gaps, strict=True))
-        return NotImplemented if spread else _max_pool_with_positions(builder, x, window, steps, pads, gaps)
+        spread = any(pad and gap > 1 for pad, gap in zip(windows.pads, windows.gaps, strict=True))
+        return NotImplemented if spread else _max_pool_with_positions(builder, x, windows)
     size = builder.meta[0].shape[-2:]
     if not large:
-        return [_largest(builder, x, size, window, steps, pads, gaps), None]
+        return [_largest(builder, x, size, windows), None]
     # along rows, then along columns: far fewer elements are compared
-    along = (x.shape[-2], size[1]), (1, window[1]), (1, steps[1]), (0, pads[1]), (1, gaps[1])
-    down = size, (window[0], 1), (steps[0], 1), (pads[0], 0), (gaps[0], 1)
-    return [_largest(builder, _largest(builder, x, *along), *down), None]
+    (height, width), (down, right), (top, left), (below, beside) = astuple(windows)
+    rows = _largest(builder, x, (x.shape[-2], size[1]), Windows((1, width), (1, right), (0, left), (1, beside)))
+    return [_largest(builder, rows, size, Windows((height, 1), (down, 1), (top, 0), (below, 1))), None]
 
 
 @lowers(max_pool_places)
-def _max_pool_places(
-    builder: LoweringBuilder,
-    x: Tensor,
-    window: Sequence[int],
-    steps: Sequence[int],
-    pads: Sequence[int],
-    gaps: Sequence[int],
-    ceil_mode: bool,
-) -> Any:
-    row = place_step(window, steps, gaps)
-    return _max_pool_with_positions(builder, x, window, steps, pads, gaps, (row, torch.int8))
+def _max_pool_places(builder: LoweringBuilder, x: Tensor, *geometry: Any) -> Any:
+    windows = Windows.of(*geometry[:4])
+    row = place_step(windows.sizes, windows.steps, windows.gaps)
+    return _max_pool_with_positions(builder, x, windows, (row, torch.int8))
 
 
-def _largest(
-    builder: LoweringBuilder,
-    x: Tensor,
-    size: Sequence[Any],
-    window: Sequence[int],
-    steps: Sequence[int],
-    pads: Sequence[int],
-    gaps: Sequence[int],
-) -> Tensor:
+def _largest(builder: LoweringBuilder, x: Tensor, size: Sequence[Any], windows: Windows) -> Tensor:
     """The largest element of each window."""
     working = computation_dtype(x.dtype)
 
     def combine(ops: Any, index: Index) -> Ref:
         largest: Ref | None = None
-        for dy, dx in itertools.product(range(window[0]), range(window[1])):
-            at = _window_position(index, (dy * gaps[0], dx * gaps[1]), steps, pads)
-            value = ops.to_dtype(_load_or(ops, x, at, -math.inf), working)
+        for place in windows.places():
+            value = ops.to_dtype(_load_or(ops, x, windows.element(index, *place), -math.inf), working)
             largest = value if largest is None else ops.maximum(largest, value)
         return ops.to_dtype(largest, x.dtype)
 
@@ -111,13 +131,7 @@ def _largest(
 
 
 def _max_pool_with_positions(
-    builder: LoweringBuilder,
-    x: Tensor,
-    window: Sequence[int],
-    steps: Sequence[int],
-    pads: Sequence[int],
-    gaps: Sequence[int],
-    in_window: tuple[int, torch.dtype] | None = None,
+    builder: LoweringBuilder, x: Tensor, windows: Windows, in_window: tuple[int, torch.dtype] | None = None
 ) -> list[Tensor]:
     """The largest element of each window and its position in its image, in one pass. in_window: its place in the window
     instead, by the distance of rows and the dtype.
@@ -132,19 +146,20 @@ def _max_pool_with_positions(
         if key in ops.memo:
             return ops.memo[key]  # type: ignore[no-any-return]
         zero = ops.constant(0, torch.int32)
-        start = _window_position(index, (0, 0), steps, pads)
+        start = windows.element(index, 0, 0)
         # an image begins inside of its first windows: distances from its start, or from the window's
         firsts = [-at for at in start[-2:]] if in_window else start[-2:]
         row, column = (ops.maximum(ops.index_value(at, torch.int32), zero) for at in firsts)
         position = ops.add(ops.mul(row, ops.constant(distance, torch.int32)), column)
         largest = ops.constant(-math.inf, working)
-        for dy, dx in itertools.product(range(window[0]), range(window[1])):
-            at = _window_position(index, (dy * gaps[0], dx * gaps[1]), steps, pads)
+        for row_in_window, column_in_window in windows.places():
+            at = windows.element(index, row_in_window, column_in_window)
             value = ops.to_dtype(_load_or(ops, x, at, -math.inf), working)
             wins = ops.bitwise_or(ops.gt(value, largest), ops.isnan(value))
             largest = ops.where(wins, value, largest)
-            here = ops.constant(dy * gaps[0] * distance + dx * gaps[1], torch.int32) if in_window else None
-            if here is None:
+            if in_window:
+                here = ops.constant(row_in_window * distance + column_in_window, torch.int32)
+            else:
                 here = ops.index_value(at[-2] * distance + at[-1], torch.int32)
             position = ops.where(wins, here, position)
         ops.memo[key] = largest, position
@@ -157,12 +172,6 @@ def _max_pool_with_positions(
     return [values, positions]
 
 
-def _window_position(index: Index, shift: tuple[int, int], steps: Sequence[int], pads: Sequence[int]) -> Index:
-    row = index[-2] * steps[0] + (shift[0] - pads[0])
-    column = index[-1] * steps[1] + (shift[1] - pads[1])
-    return (*index[:-2], row, column)
-
-
 def _load_or(ops: Any, x: Tensor, at: Index, other: float) -> Ref:
     mask = within_shape(ops, at, x.shape)
     if mask is None:
@@ -172,29 +181,19 @@ def _load_or(ops: Any, x: Tensor, at: Index, other: float) -> Ref:
 
 @lowers(aten.avg_pool2d.default)
 def _avg_pool(
-    builder: LoweringBuilder,
-    x: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int] = (),
-    padding: Sequence[int] = (0,),
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
+    builder: LoweringBuilder, x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, ceil: bool = False, *rest: Any
 ) -> Any:
-    window, steps, pads = pair(kernel), pair(stride or kernel), pair(padding)
-    if any(isinstance(one, Expr) for one in (*window, *steps, *pads)):
-        return NotImplemented
-    if math.prod(window) > MAX_UNROLLED_WINDOW or is_integral(x.dtype):
+    windows = Windows.of(kernel, stride, padding)
+    if not windows.are_known or windows.elements > MAX_UNROLLED_WINDOW or is_integral(x.dtype):
         return NotImplemented
     size = builder.meta.shape[-2:]
     working = computation_dtype(x.dtype)
-    planes = x.shape[-2:], size
-    divisor = window_divisor(x.sizes, *planes, window, steps, pads, count_include_pad, divisor_override, working)
+    divisor = window_divisor(x, size, windows, working, *rest)
 
     def combine(ops: Any, index: Index) -> Ref:
         total: Ref | None = None
-        for dy, dx in itertools.product(range(window[0]), range(window[1])):
-            value = ops.to_dtype(_load_or(ops, x, _window_position(index, (dy, dx), steps, pads), 0), working)
+        for place in windows.places():
+            value = ops.to_dtype(_load_or(ops, x, windows.element(index, *place), 0), working)
             total = value if total is None else ops.add(total, value)
         return ops.to_dtype(ops.div(total, divisor(ops, index)), x.dtype)
 
@@ -202,32 +201,31 @@ def _avg_pool(
 
 
 def window_divisor(
-    sizes: SizeKnowledge,
-    plane: Sequence[Any],
+    x: Tensor,
     size: Sequence[Any],
-    window: Sequence[int],
-    steps: Sequence[int],
-    pads: Sequence[int],
-    count_include_pad: bool,
-    divisor_override: int | None,
+    windows: Windows,
     working: torch.dtype,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
 ) -> Callable[[Any, Index], Ref]:
     """The divisor of the average at an index of the result (of spatial `size`), as a function `divisor(ops, index)`."""
     # True where windows reach beyond the input (and, with ceil_mode, beyond its padding)
+    plane, steps, pads = x.shape[-2:], windows.steps, windows.pads
     overhang = [
-        not sizes.known("<=", (out - 1) * step - pad + width, length)
-        for out, step, pad, width, length in zip(size, steps, pads, window, plane, strict=True)
+        not x.sizes.known("<=", (out - 1) * step - pad + width, length)
+        for out, step, pad, width, length in zip(size, steps, pads, windows.sizes, plane, strict=True)
     ]
     whole = not any(overhang) and not any(pads)
 
     def divisor(ops: Any, index: Index) -> Ref:
         if divisor_override is not None or whole:
-            return ops.constant(divisor_override or math.prod(window), working)
+            return ops.constant(divisor_override or windows.elements, working)
         count: Ref | None = None
         for axis in (0, 1):
             length = plane[axis]
             margin = pads[axis] if count_include_pad else 0
-            covered = _covered(ops, index[-2 + axis] * steps[axis] - pads[axis], window[axis], -margin, length + margin)
+            start = index[-2 + axis] * steps[axis] - pads[axis]
+            covered = _covered(ops, start, windows.sizes[axis], -margin, length + margin)
             count = covered if count is None else ops.mul(count, covered)
         return ops.to_dtype(count, working)
 

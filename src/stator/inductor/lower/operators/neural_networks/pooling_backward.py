@@ -19,40 +19,32 @@ from stator.inductor.lower.heuristics import MAX_UNROLLED_WINDOW
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Index, Strides, Tensor
 from stator.prims.layout import same_strides
-from stator.prims.operators.pooling_places import max_pool_places_backward, place_step
+from stator.prims.operators.pooling_places import max_pool_places_backward, place_step, windows_around
 from stator.prims.type_promotion import computation_dtype, is_integral
 
 from ..creation import within_shape
-from .pooling import pair, window_divisor
+from .pooling import Windows, window_divisor
 
 aten = torch.ops.aten
 
 
-def _covering(steps: Sequence[int], reach: Sequence[int]) -> list[tuple[int, int]]:
-    """The distances, along both dimensions, from the last window that covers an element to the other such windows.
-
-    reach: from the first to the last element of a window.
-    """
-    counts = [-(-span // step) for span, step in zip(reach, steps, strict=True)]
+def _covering(windows: Windows) -> list[tuple[int, int]]:
+    """The distances, along both dimensions, from the last window that covers an element to the other such windows."""
+    counts = windows_around(windows.sizes, windows.steps, windows.gaps)
     return list(itertools.product(range(counts[0]), range(counts[1])))
 
 
 def _contributions(
-    builder: LoweringBuilder,
-    grad: Tensor,
-    windows: Sequence[tuple[int, int]],
-    steps: Sequence[int],
-    pads: Sequence[int],
+    builder: LoweringBuilder, grad: Tensor, windows: Windows
 ) -> Callable[[Any, Index], Iterator[tuple[Index, Ref | None]]]:
     """The windows that may cover an element: their index in the result, and the condition that they exist."""
     if grad.root.resolved() is None:
         builder.realize(grad.root)  # it is read once per window
 
     def places(ops: Any, index: Index) -> Iterator[tuple[Index, Ref | None]]:
-        for dy, dx in windows:
-            row = (index[-2] + pads[0]) // steps[0] - dy
-            column = (index[-1] + pads[1]) // steps[1] - dx
-            at = (*index[:-2], row, column)
+        last = [(index[axis - 2] + windows.pads[axis]) // windows.steps[axis] for axis in (0, 1)]
+        for rows, columns in _covering(windows):
+            at = (*index[:-2], last[0] - rows, last[1] - columns)
             yield at, within_shape(ops, at, grad.shape)
 
     return places
@@ -85,71 +77,46 @@ def _result(builder: LoweringBuilder, inner: Callable[[Any, Index], Ref], operan
 
 
 @lowers(aten.max_pool2d_with_indices_backward.default)
-def _max_pool_backward(
-    builder: LoweringBuilder,
-    grad: Tensor,
-    x: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-    places: Tensor,
-) -> Any:
-    window, steps, pads, gaps = pair(kernel), pair(stride or kernel), pair(padding), pair(dilation)
-    windows = _covering(steps, [(size - 1) * gap + 1 for size, gap in zip(window, gaps, strict=True)])
-    if len(windows) > MAX_UNROLLED_WINDOW or is_integral(grad.dtype) or grad.numel == 0:
+def _max_pool_backward(builder: LoweringBuilder, grad: Tensor, x: Tensor, *geometry_and_places: Any) -> Any:
+    *geometry, _ceil_mode, places = geometry_and_places
+    windows = Windows.of(*geometry)
+    if len(_covering(windows)) > MAX_UNROLLED_WINDOW or is_integral(grad.dtype) or grad.numel == 0:
         return NotImplemented
     if _along_rows(builder, [grad, places]):  # comparing vectors of 64-bit positions is slower than the library
         return NotImplemented
     width = x.shape[-1]
-    geometry = window, steps, pads, gaps
-    return _gradient_of_places(builder, grad, places, geometry, lambda index, at: index[-2] * width + index[-1])
+    return _gradient_of_places(builder, grad, places, windows, lambda index, at: index[-2] * width + index[-1])
 
 
 @lowers(max_pool_places_backward)
-def _max_pool_places_backward(
-    builder: LoweringBuilder,
-    grad: Tensor,
-    x: Tensor,
-    window: Sequence[int],
-    steps: Sequence[int],
-    pads: Sequence[int],
-    gaps: Sequence[int],
-    ceil_mode: bool,
-    places: Tensor,
-) -> Any:
+def _max_pool_places_backward(builder: LoweringBuilder, grad: Tensor, x: Tensor, *geometry_and_places: Any) -> Any:
     if grad.numel == 0:
         return NotImplemented
-    distance = place_step(window, steps, gaps)
+    *geometry, _ceil_mode, places = geometry_and_places
+    windows = Windows.of(*geometry)
+    distance = place_step(windows.sizes, windows.steps, windows.gaps)
 
     def place(index: Index, at: Index) -> Any:
-        row, column = [index[-2 + axis] + pads[axis] - at[-2 + axis] * steps[axis] for axis in (0, 1)]
+        row, column = [index[axis - 2] - first for axis, first in enumerate(windows.element(at, 0, 0)[-2:])]
         return row * distance + column
 
-    return _gradient_of_places(builder, grad, places, (window, steps, pads, gaps), place)
+    return _gradient_of_places(builder, grad, places, windows, place)
 
 
 def _gradient_of_places(
-    builder: LoweringBuilder,
-    grad: Tensor,
-    places: Tensor,
-    geometry: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]],
-    place: Callable[[Index, Index], Any],
+    builder: LoweringBuilder, grad: Tensor, places: Tensor, windows: Windows, place: Callable[[Index, Index], Any]
 ) -> Tensor:
     """The sum of the gradients of windows whose place of the largest element is `place(an element, a window)`."""
-    window, steps, pads, gaps = geometry
-    windows = _covering(steps, [(size - 1) * gap + 1 for size, gap in zip(window, gaps, strict=True)])
     working = computation_dtype(grad.dtype)
     if places.root.resolved() is None:
         builder.realize(places.root)
-    covering = _contributions(builder, grad, windows, steps, pads)
+    covering = _contributions(builder, grad, windows)
 
     def inner(ops: Any, index: Index) -> Ref:
         total: Ref | None = None
         for at, exists in covering(ops, index):
-            if tuple(gaps) == (1, 1):  # a place that cannot be the element's need not be read
-                exists = _and(ops, exists, _reaches(ops, index, at, window, steps, pads))
+            if windows.gaps == (1, 1):  # a place that cannot be the element's need not be read
+                exists = _and(ops, exists, _reaches(ops, index, at, windows))
             own = ops.index_value(place(index, at), places.dtype)
             chosen = ops.eq(_where(ops, exists, partial(places.load, ops, at), -1, places.dtype), own)
             value = ops.to_dtype(_where(ops, exists, partial(grad.load, ops, at), 0, grad.dtype), working)
@@ -162,27 +129,16 @@ def _gradient_of_places(
 
 @lowers(aten.avg_pool2d_backward.default)
 def _avg_pool_backward(
-    builder: LoweringBuilder,
-    grad: Tensor,
-    x: Tensor,
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
+    builder: LoweringBuilder, grad: Tensor, x: Tensor, kernel: Any, stride: Any, padding: Any, ceil: bool, *rest: Any
 ) -> Any:
-    window, steps, pads = pair(kernel), pair(stride or kernel), pair(padding)
-    windows = _covering(steps, window)
-    if len(windows) > MAX_UNROLLED_WINDOW or is_integral(grad.dtype) or grad.numel == 0:
+    windows = Windows.of(kernel, stride, padding)
+    if len(_covering(windows)) > MAX_UNROLLED_WINDOW or is_integral(grad.dtype) or grad.numel == 0:
         return NotImplemented
-    if _along_rows(builder, [grad]) and steps[1] not in (1, 2):  # other steps need a division per element
+    if _along_rows(builder, [grad]) and windows.steps[1] not in (1, 2):  # other steps need a division per element
         return NotImplemented
     working = computation_dtype(grad.dtype)
-    divisor = window_divisor(
-        x.sizes, x.shape[-2:], grad.shape[-2:], window, steps, pads, count_include_pad, divisor_override, working
-    )
-    covering = _contributions(builder, grad, windows, steps, pads)
+    divisor = window_divisor(x, grad.shape[-2:], windows, working, *rest)
+    covering = _contributions(builder, grad, windows)
 
     def share(ops: Any, at: Index) -> Ref:
         return ops.div(ops.to_dtype(grad.load(ops, at), working), divisor(ops, at))
@@ -190,7 +146,7 @@ def _avg_pool_backward(
     def inner(ops: Any, index: Index) -> Ref:
         total: Ref = ops.constant(0, working)
         for at, exists in covering(ops, index):
-            covered = _and(ops, exists, _reaches(ops, index, at, window, steps, pads))
+            covered = _and(ops, exists, _reaches(ops, index, at, windows))
             total = ops.add(total, _where(ops, covered, partial(share, ops, at), 0, working))
         return ops.to_dtype(total, grad.dtype)
 
@@ -203,16 +159,14 @@ def _and(ops: Any, first: Ref | None, second: Ref | None) -> Ref | None:
     return ops.bitwise_and(first, second)
 
 
-def _reaches(
-    ops: Any, index: Index, at: Index, window: Sequence[int], steps: Sequence[int], pads: Sequence[int]
-) -> Ref | None:
+def _reaches(ops: Any, index: Index, at: Index, windows: Windows) -> Ref | None:
     """The condition that the window at `at` reaches the element at `index`; None where it always does."""
     condition: Ref | None = None
-    for axis in (0, 1):
-        if window[axis] % steps[axis]:
-            distance = index[axis - 2] + pads[axis] - at[axis - 2] * steps[axis]
+    for axis, size in enumerate(windows.sizes):
+        if size % windows.steps[axis]:
+            distance = index[axis - 2] + windows.pads[axis] - at[axis - 2] * windows.steps[axis]
             value = ops.index_value(distance, torch.int64)
-            condition = _and(ops, condition, ops.lt(value, ops.constant(window[axis], torch.int64)))
+            condition = _and(ops, condition, ops.lt(value, ops.constant(size, torch.int64)))
     return condition
 
 
