@@ -196,16 +196,6 @@ def _read(results: str, place: ResultPlace) -> str:
 printers: Registry[str, Any] = Registry("node kind")
 
 
-@printers.register("placeholder")
-def _placeholder(printer: _Printer, node: fx.Node) -> str | None:
-    return None
-
-
-@printers.register("get_attr")
-def _get_attr(printer: _Printer, node: fx.Node) -> str:
-    return f"{node.name} = constants[{str(node.target)!r}]"
-
-
 @printers.register("call_function")
 def _call_function(printer: _Printer, node: fx.Node) -> str:
     if node.target is operator.getitem and isinstance(node.args[1], int):
@@ -215,16 +205,14 @@ def _call_function(printer: _Printer, node: fx.Node) -> str:
     return printer.call(printer.function(node.target), node, node.args)
 
 
-@printers.register("call_method")
-def _call_method(printer: _Printer, node: fx.Node) -> str:
-    return printer.call(f"{printer.value(node.args[0])}.{node.target}", node, node.args[1:])
-
-
-@printers.register("call_module")
-def _call_module(printer: _Printer, node: fx.Node) -> str:
-    return printer.call(f"constants[{str(node.target)!r}]", node, node.args)
-
-
-@printers.register("output")
-def _output(printer: _Printer, node: fx.Node) -> str:
-    return f"return {printer.value(node.args[0])}"
+printers.add_all(
+    {
+        "placeholder": lambda printer, node: None,
+        "get_attr": lambda printer, node: f"{node.name} = constants[{str(node.target)!r}]",
+        "call_method": lambda printer, node: printer.call(
+            f"{printer.value(node.args[0])}.{node.target}", node, node.args[1:]
+        ),
+        "call_module": lambda printer, node: printer.call(f"constants[{str(node.target)!r}]", node, node.args),
+        "output": lambda printer, node: f"return {printer.value(node.args[0])}",
+    }
+)

@@ -404,11 +404,6 @@ _registers(aten.linspace.default)(_of_tensors(creation.linspace))
 _registers(aten.logspace.default)(_of_tensors(creation.logspace))
 
 
-@_registers(aten.index_fill.int_Scalar)
-def _index_fill(self: Any, dim: int, index: Any, value: Any) -> Any:
-    return aten.index_fill.int_Tensor(self, dim, index, _operand(value, self.dtype))
-
-
 @_registers(aten.scatter.value)
 def _scatter(self: Any, dim: int, index: Any, value: Any) -> Any:
     source = aten.expand.default(_on(self.device, _operand(value, self.dtype)), list(index.shape))
@@ -426,16 +421,6 @@ def _pad(self: Any, pad: Any, value: Any) -> Any:
     return aten.where.self(inside, padded, _operand(value, self.dtype))
 
 
-@_registers(aten.where.ScalarSelf)
-def _number_where(condition: Any, self: Any, other: Any) -> Any:
-    return aten.where.self(condition, _operand(self, other.dtype), other)
-
-
-@_registers(aten.masked_fill.Scalar)
-def _masked_fill(self: Any, mask: Any, value: Any) -> Any:
-    return aten.where.self(mask, cast(value.node.tensor, self.dtype), self)
-
-
 def _filled(number: Any, size: Any, dtype: Any, device: Any) -> Any:
     value = cast(number.node.tensor, number_dtype(number) if dtype is None else dtype)
     if device is not None:
@@ -443,26 +428,25 @@ def _filled(number: Any, size: Any, dtype: Any, device: Any) -> Any:
     return aten.clone.default(aten.expand.default(value, list(size)), memory_format=torch.contiguous_format)
 
 
-@_registers(aten.full.default)
-def _full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
-    return _filled(fill_value, size, dtype, device)
-
-
-@_registers(aten.scalar_tensor.default)
-def _scalar_tensor(s: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
-    return _filled(s, (), dtype, device)
-
-
-@_registers(aten.full_like.default)
-def _full_like(self: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
-    return _filled(fill_value, self.shape, dtype or self.dtype, device or self.device)
-
-
-@_registers(aten.new_full.default)
-def _new_full(self: Any, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
-    return _filled(fill_value, size, dtype or self.dtype, device or self.device)
-
-
-@_registers(aten.fill.Scalar)
-def _fill(self: Any, value: Any) -> Any:
-    return _filled(value, self.shape, self.dtype, self.device)
+_OF_NUMBERS: dict[OpOverload, Rule] = {
+    aten.index_fill.int_Scalar: lambda self, dim, index, value: aten.index_fill.int_Tensor(
+        self, dim, index, _operand(value, self.dtype)
+    ),
+    aten.where.ScalarSelf: lambda condition, self, other: aten.where.self(
+        condition, _operand(self, other.dtype), other
+    ),
+    aten.masked_fill.Scalar: lambda self, mask, value: aten.where.self(mask, cast(value.node.tensor, self.dtype), self),
+    aten.full.default: lambda size, fill_value, *, dtype=None, device=None, **_: _filled(
+        fill_value, size, dtype, device
+    ),
+    aten.scalar_tensor.default: lambda s, *, dtype=None, device=None, **_: _filled(s, (), dtype, device),
+    aten.full_like.default: lambda self, fill_value, *, dtype=None, device=None, **_: _filled(
+        fill_value, self.shape, dtype or self.dtype, device or self.device
+    ),
+    aten.new_full.default: lambda self, size, fill_value, *, dtype=None, device=None, **_: _filled(
+        fill_value, size, dtype or self.dtype, device or self.device
+    ),
+    aten.fill.Scalar: lambda self, value: _filled(value, self.shape, self.dtype, self.device),
+}
+for _target, _rule in _OF_NUMBERS.items():
+    _registers(_target)(_rule)

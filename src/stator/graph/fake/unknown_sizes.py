@@ -143,11 +143,6 @@ def _nonzero(unknown: UnknownSizes, self: Any) -> TensorMeta:
     return _fresh((count, len(self.shape)), torch.int64, self, (1, count))
 
 
-@rules.register(true_indices)
-def _true_indices(unknown: UnknownSizes, mask: Any) -> TensorMeta:
-    return _fresh((len(mask.shape), unknown.count(mask)), torch.int64, mask)
-
-
 @rules.register(aten.masked_select.default)
 def _masked_select(unknown: UnknownSizes, self: Any, mask: Any) -> TensorMeta:
     if mask.dtype is not torch.bool:
@@ -200,18 +195,6 @@ def _distinct(unknown: UnknownSizes, self: Any, inverse: bool, counts: bool) -> 
     )
 
 
-@rules.register(aten._unique2.default)
-def _unique2(
-    unknown: UnknownSizes, self: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
-) -> Any:
-    return _distinct(unknown, self, return_inverse, return_counts)
-
-
-@rules.register(aten._unique.default)
-def _unique(unknown: UnknownSizes, self: Any, sorted: bool = True, return_inverse: bool = False) -> Any:
-    return _distinct(unknown, self, return_inverse, False)[:2]
-
-
 @rules.register(aten.unique_consecutive.default)
 def _unique_consecutive(
     unknown: UnknownSizes, self: Any, return_inverse: bool = False, return_counts: bool = False, dim: Any = None
@@ -240,16 +223,6 @@ def _distinct_slices(unknown: UnknownSizes, self: Any, dim: int) -> Any:
     )
 
 
-@rules.register(aten.unique_dim.default)
-def _unique_dim(unknown: UnknownSizes, self: Any, dim: int, *_flags: bool, **_named: bool) -> Any:
-    return _distinct_slices(unknown, self, dim)
-
-
-@rules.register(aten.unique_dim_consecutive.default)
-def _unique_dim_consecutive(unknown: UnknownSizes, self: Any, dim: int, *_flags: bool, **_named: bool) -> Any:
-    return _distinct_slices(unknown, self, dim)
-
-
 @rules.register(aten.bincount.default)
 def _bincount(unknown: UnknownSizes, self: Any, weights: Any = None, minlength: int = 0) -> Any:
     if type(minlength) not in (int, torch.SymInt) or len(self.shape) != 1:
@@ -260,17 +233,6 @@ def _bincount(unknown: UnknownSizes, self: Any, weights: Any = None, minlength: 
         dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
     size = unknown.size(None, minlength if type(minlength) is int else 0)
     return _fresh((size,), dtype, self) if type(minlength) is int or holds(size >= minlength) else NotImplemented
-
-
-@rules.register(aten.one_hot.default)
-def _one_hot(unknown: UnknownSizes, self: Any, num_classes: int = -1) -> TensorMeta:
-    """As many classes as the largest index tells. ATen refuses a tensor without indices."""
-    return _fresh((*self.shape, unknown.size(None, 1)), torch.int64, self)
-
-
-@rules.register(aten.repeat_interleave.Tensor)
-def _repeat_interleave(unknown: UnknownSizes, repeats: Any, output_size: Any = None) -> TensorMeta:
-    return _fresh((unknown.size(None) if output_size is None else output_size,), repeats.dtype, repeats)
 
 
 @rules.register(aten._local_scalar_dense.default, aten.item.default)
@@ -285,3 +247,27 @@ WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint
 def nested_lists(numbers: Iterator[Any], shape: Sequence[int]) -> Any:
     """Numbers as Tensor.tolist() returns those of a tensor of this shape."""
     return [nested_lists(numbers, shape[1:]) for _ in range(shape[0])] if shape else next(numbers)
+
+
+rules.add_all(
+    {
+        true_indices: lambda unknown, mask: _fresh((len(mask.shape), unknown.count(mask)), torch.int64, mask),
+        aten._unique2.default: lambda unknown, self, sorted=True, return_inverse=False, return_counts=False: _distinct(
+            unknown, self, return_inverse, return_counts
+        ),
+        aten._unique.default: lambda unknown, self, sorted=True, return_inverse=False: _distinct(
+            unknown, self, return_inverse, False
+        )[:2],
+        aten.unique_dim.default: lambda unknown, self, dim, *_flags, **_named: _distinct_slices(unknown, self, dim),
+        aten.unique_dim_consecutive.default: lambda unknown, self, dim, *_flags, **_named: _distinct_slices(
+            unknown, self, dim
+        ),
+        # As many classes as the largest index tells. ATen refuses a tensor without indices.
+        aten.one_hot.default: lambda unknown, self, num_classes=-1: _fresh(
+            (*self.shape, unknown.size(None, 1)), torch.int64, self
+        ),
+        aten.repeat_interleave.Tensor: lambda unknown, repeats, output_size=None: _fresh(
+            (unknown.size(None) if output_size is None else output_size,), repeats.dtype, repeats
+        ),
+    }
+)

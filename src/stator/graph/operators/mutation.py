@@ -42,27 +42,12 @@ def _copy(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kw
     return target
 
 
-@mutations.register(aten.fill_.Scalar)
-def _fill(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensor:
-    return _fill_with(tracer, args[0], args[1])
-
-
-@mutations.register(aten.zero_.default)
-def _zero(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensor:
-    return _fill_with(tracer, args[0], 0)
-
-
 def _fill_with(tracer: FunctionalTracer, target: FakeTensor, number: Any) -> FakeTensor:
     meta = target.meta
     tracer.write(
         target, tracer.apply(aten.full.default, list(meta.shape), number, dtype=meta.dtype, device=meta.device)
     )
     return target
-
-
-@mutations.register(aten.detach_.default)
-def _detach(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensor:
-    return args[0]
 
 
 @mutations.register(aten._fused_moving_avg_obs_fq_helper.default)
@@ -111,11 +96,6 @@ def _native_batch_norm(
     return batch_norm(tracer, *args[:8])
 
 
-@mutations.register(aten.batch_norm.default)
-def _batch_norm(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return NotImplemented if 0 in args[0].shape else batch_norm(tracer, *args[:8])[0]
-
-
 @mutations.register(aten._batch_norm_impl_index.default)
 def _batch_norm_impl_index(
     tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -132,14 +112,6 @@ def _batch_norm_with_update(
     x, weight, bias, running_mean, running_var, momentum, eps = args
     results = batch_norm(tracer, x, weight, bias, running_mean, running_var, True, momentum, eps)
     return (*results, _no_reserve(tracer, x))
-
-
-@mutations.register(aten.cudnn_batch_norm.default)
-def _cudnn_batch_norm(
-    tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """What eager calls for float32 and float16 on NVIDIA GPUs."""
-    return NotImplemented if 0 in args[0].shape else (*batch_norm(tracer, *args[:8]), _no_reserve(tracer, args[0]))
 
 
 @mutations.register(aten.cudnn_batch_norm_backward.default)
@@ -215,3 +187,19 @@ def batch_norm(
 def _write_list(tracer: FunctionalTracer, info: SchemaFacts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     torch.autograd.graph.increment_version(args[0])  # eager's single-tensor operators bump the versions
     return NotImplemented
+
+
+mutations.add_all(
+    {
+        aten.fill_.Scalar: lambda tracer, info, args, kwargs: _fill_with(tracer, args[0], args[1]),
+        aten.zero_.default: lambda tracer, info, args, kwargs: _fill_with(tracer, args[0], 0),
+        aten.detach_.default: lambda tracer, info, args, kwargs: args[0],
+        aten.batch_norm.default: lambda tracer, info, args, kwargs: (
+            NotImplemented if 0 in args[0].shape else batch_norm(tracer, *args[:8])[0]
+        ),
+        # What eager calls for float32 and float16 on NVIDIA GPUs.
+        aten.cudnn_batch_norm.default: lambda tracer, info, args, kwargs: (
+            NotImplemented if 0 in args[0].shape else (*batch_norm(tracer, *args[:8]), _no_reserve(tracer, args[0]))
+        ),
+    }
+)

@@ -134,11 +134,6 @@ for _names, _handler in ((_PLAIN, _plain), (_LIBRARY, _library), (_BY_KIND, _by_
         PRINTERS.add(_name, _handler)
 
 
-@PRINTERS.register("load")
-def _load(context: TritonContext, value: KernelValue) -> str:
-    return context.load(value)
-
-
 @PRINTERS.register("random")
 def _random(context: TritonContext, value: KernelValue) -> str:
     seed, stream, draw, index = value.args
@@ -152,16 +147,6 @@ def _normal(context: TritonContext, value: KernelValue) -> str:
     return f"{name}({context.operand(value.args[0].position)})"
 
 
-@PRINTERS.register("constant")
-def _constant(context: TritonContext, value: KernelValue) -> str:
-    return literal(value.args[0], value.dtype)
-
-
-@PRINTERS.register("index_value")
-def _index_value(context: TritonContext, value: KernelValue) -> str:
-    return f"({context.index(value.args[0])}).to({type_name(value.dtype)})"
-
-
 @PRINTERS.register("to_dtype")
 def _to_dtype(context: TritonContext, value: KernelValue) -> str:
     source = value.args[0].position
@@ -171,11 +156,6 @@ def _to_dtype(context: TritonContext, value: KernelValue) -> str:
     return f"{text}.to({type_name(value.dtype)})"
 
 
-@PRINTERS.register("bitcast")
-def _bitcast(context: TritonContext, value: KernelValue) -> str:
-    return f"{context.operand(value.args[0].position)}.to({type_name(value.dtype)}, bitcast=True)"
-
-
 @PRINTERS.register("indirect")
 def _indirect(context: TritonContext, value: KernelValue) -> str:
     source, size, _, wraps = value.args  # a statement of its own makes the check
@@ -183,3 +163,15 @@ def _indirect(context: TritonContext, value: KernelValue) -> str:
     if context.dtype(source.position) is not torch.int64:  # the size may not fit in a narrow type
         text = f"{text}.to(INDEX)"
     return f"wrap_index({text}, {context.size(size)})" if wraps else text
+
+
+PRINTERS.add_all(
+    {
+        "load": lambda context, value: context.load(value),
+        "constant": lambda context, value: literal(value.args[0], value.dtype),
+        "index_value": lambda context, value: f"({context.index(value.args[0])}).to({type_name(value.dtype)})",
+        "bitcast": lambda context, value: (
+            f"{context.operand(value.args[0].position)}.to({type_name(value.dtype)}, bitcast=True)"
+        ),
+    }
+)

@@ -9,10 +9,11 @@ import torch
 
 from stator.inductor.loops.body import Ref
 from stator.inductor.lower.builder import LoweringBuilder, dense_like
-from stator.inductor.lower.registry import is_read_again, lowers
+from stator.inductor.lower.registry import is_read_again, lowerings, lowers
 from stator.inductor.lower.tensor import Index, Tensor, cloned
 from stator.prims.layout import wrap_dim
 from stator.prims.record import TensorMeta
+from stator.prims.shape_rules.operands import overloads
 from stator.prims.type_promotion import computation_dtype, is_integral
 from stator.shapes.expr import Expr, as_expr
 from stator.shapes.simplify import simplify, stays_below
@@ -39,30 +40,6 @@ def filled(builder: LoweringBuilder, value: float | bool, meta: TensorMeta | Non
     return tensor_from_index(builder, lambda ops, index: typed_constant(ops, value, dtype), meta)
 
 
-@lowers(aten.full.default, aten.full_like.default, aten.fill.Scalar)
-def _full(builder: LoweringBuilder, like: Any, value: float, **_: Any) -> Tensor:
-    return filled(builder, value)
-
-
-@lowers(aten.new_full.default)
-def _new_full(builder: LoweringBuilder, x: Tensor, size: Sequence[int], value: float, **_: Any) -> Tensor:
-    return filled(builder, value)
-
-
-@lowers(aten.scalar_tensor.default)
-def _scalar_tensor(builder: LoweringBuilder, value: float, **_: Any) -> Tensor:
-    return filled(builder, value)
-
-
-@lowers(
-    aten.zeros.default,
-    aten.zeros_like.default,
-    aten.new_zeros.default,
-)
-def _zeros(builder: LoweringBuilder, *_: Any, **__: Any) -> Tensor:
-    return filled(builder, 0)
-
-
 @lowers(
     aten.empty.memory_format,
     aten.empty_like.default,
@@ -74,16 +51,6 @@ def _empty(builder: LoweringBuilder, *_: Any, **__: Any) -> Any:
     """Zeros, which cost less than memory would. For deterministic algorithms torch's own operator is called, which
     asks in each call whether it must fill the memory."""
     return NotImplemented if torch.are_deterministic_algorithms_enabled() else filled(builder, 0)
-
-
-@lowers(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
-def _ones(builder: LoweringBuilder, *_: Any, **__: Any) -> Tensor:
-    return filled(builder, 1)
-
-
-@lowers(aten.arange.default)
-def _arange(builder: LoweringBuilder, end: float, **_: Any) -> Tensor:
-    return _range(builder, 0, end)
 
 
 @lowers(aten.arange.start, aten.arange.start_step)
@@ -125,11 +92,6 @@ def _to_copy(builder: LoweringBuilder, x: Tensor, **_: Any) -> Any:
     if not result.deviates:
         result.strides = builder.meta.stride
     return result
-
-
-@lowers(torch.ops.prims.convert_element_type.default)
-def _convert_element_type(builder: LoweringBuilder, x: Tensor, dtype: torch.dtype) -> Tensor:
-    return cast(builder, x, dtype)
 
 
 @lowers(aten.copy.default)
@@ -226,3 +188,18 @@ def _slice_scatter(
     if not result.deviates:
         result.strides = builder.meta.stride
     return result
+
+
+lowerings.add_all(
+    {
+        aten.full.default: lambda builder, size, value, **_: filled(builder, value),
+        aten.full_like.default: lambda builder, like, value, **_: filled(builder, value),
+        aten.fill.Scalar: lambda builder, x, value: filled(builder, value),
+        aten.new_full.default: lambda builder, x, size, value, **_: filled(builder, value),
+        aten.scalar_tensor.default: lambda builder, value, **_: filled(builder, value),
+        aten.arange.default: lambda builder, end, **_: _range(builder, 0, end),
+        torch.ops.prims.convert_element_type.default: lambda builder, x, dtype: cast(builder, x, dtype),
+    }
+)
+lowers(*overloads("zeros zeros_like new_zeros"))(lambda builder, *_, **__: filled(builder, 0))
+lowers(*overloads("ones ones_like new_ones"))(lambda builder, *_, **__: filled(builder, 1))

@@ -239,21 +239,6 @@ def _unchanged(builder: LoweringBuilder, x: Tensor) -> Tensor:
 # ---- arithmetic with a factor
 
 
-@lowers(aten.add.Tensor, aten.add.Scalar)
-def _add(builder: LoweringBuilder, x: Operand, y: Operand, alpha: Number = 1) -> Tensor:
-    return elementwise(builder, lambda ops, a, b: _plus_scaled(ops, a, b, alpha), [x, y])
-
-
-@lowers(aten.sub.Tensor, aten.sub.Scalar)
-def _sub(builder: LoweringBuilder, x: Operand, y: Operand, alpha: Number = 1) -> Tensor:
-    return elementwise(builder, lambda ops, a, b: _minus_scaled(ops, a, b, alpha), [x, y])
-
-
-@lowers(aten.rsub.Tensor, aten.rsub.Scalar)
-def _rsub(builder: LoweringBuilder, x: Operand, y: Operand, alpha: Number = 1) -> Tensor:
-    return elementwise(builder, lambda ops, a, b: _minus_scaled(ops, b, a, alpha), [x, y])
-
-
 def _plus_scaled(ops: Any, x: Ref, y: Ref, factor: Number) -> Ref:
     """x + factor * y. For floats rounded once, as in eager's vector code."""
     if factor == 1:
@@ -274,11 +259,6 @@ def product_plus(ops: Any, x: Ref, y: Ref, z: Ref) -> Ref:
 
 def _scaled(ops: Any, value: Ref, factor: Number) -> Ref:
     return value if factor == 1 else ops.mul(value, ops.constant(factor, ops.dtype(value)))
-
-
-@lowers(aten.addcmul.default)
-def _addcmul(builder: LoweringBuilder, x: Tensor, y: Tensor, z: Tensor, value: Number = 1) -> Tensor:
-    return elementwise(builder, lambda ops, a, b, c: product_plus(ops, _scaled(ops, b, value), c, a), [x, y, z])
 
 
 @lowers(aten.addcdiv.default)
@@ -398,16 +378,6 @@ def _clamp(builder: LoweringBuilder, x: Tensor, low: Operand | None = None, high
     return elementwise(builder, function, [x, *bounds])
 
 
-@lowers(aten.clamp_min.default, aten.clamp_min.Tensor)
-def _clamp_min(builder: LoweringBuilder, x: Tensor, low: Operand) -> Tensor:
-    return _clamp(builder, x, low)
-
-
-@lowers(aten.clamp_max.default, aten.clamp_max.Tensor)
-def _clamp_max(builder: LoweringBuilder, x: Tensor, high: Operand) -> Tensor:
-    return _clamp(builder, x, None, high)
-
-
 # ---- activations
 
 
@@ -420,3 +390,21 @@ def _relu(builder: LoweringBuilder, x: Tensor) -> Any:
     if x.dtype is torch.bool:
         return NotImplemented
     return elementwise(builder, lambda ops, v: ops.maximum(constant_like(ops, v, 0), v), [x])
+
+
+lowers(aten.add.Tensor, aten.add.Scalar)(
+    lambda builder, x, y, alpha=1: elementwise(builder, lambda ops, a, b: _plus_scaled(ops, a, b, alpha), [x, y])
+)
+lowers(aten.sub.Tensor, aten.sub.Scalar)(
+    lambda builder, x, y, alpha=1: elementwise(builder, lambda ops, a, b: _minus_scaled(ops, a, b, alpha), [x, y])
+)
+lowers(aten.rsub.Tensor, aten.rsub.Scalar)(
+    lambda builder, x, y, alpha=1: elementwise(builder, lambda ops, a, b: _minus_scaled(ops, b, a, alpha), [x, y])
+)
+lowers(aten.addcmul.default)(
+    lambda builder, x, y, z, value=1: elementwise(
+        builder, lambda ops, a, b, c: product_plus(ops, _scaled(ops, b, value), c, a), [x, y, z]
+    )
+)
+lowers(aten.clamp_min.default, aten.clamp_min.Tensor)(lambda builder, x, low: _clamp(builder, x, low))
+lowers(aten.clamp_max.default, aten.clamp_max.Tensor)(lambda builder, x, high: _clamp(builder, x, None, high))
