@@ -3,4 +3,4 @@
 Every function here means exactly what the one it replaces means; tests compare the two.
 """
 
-from . import bisect_module, heapq_module, itertools_module, torch_optim, transformer_encoder
+from . import itertools_module, searches_and_heaps, torch_optim, transformer_encoder
