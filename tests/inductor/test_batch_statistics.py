@@ -54,3 +54,16 @@ def test_batch_norm_by_running_statistics_has_the_bits_of_eager(layout: str, dty
         return torch.nn.functional.batch_norm(x, mean, variance, weight, bias)
 
     torch.testing.assert_close(stator.compile(program)(x), program(x), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("width", [6, 7, 56, 256, 257])
+def test_statistics_of_images_are_rounded_once(width: int) -> None:
+    """Rows of a few elements are added up in float32 first, which must not show beside the rounding of the results."""
+    torch.manual_seed(0)
+    x = (torch.randn(4, 9, 40, width) + torch.linspace(-3, 100, 9)[:, None, None]).to(memory_format=torch.channels_last)
+    running = [torch.zeros(9), torch.zeros(9)]
+    stator.compile(lambda x, *running: torch.nn.functional.batch_norm(x, *running, training=True, momentum=1.0))(
+        x, *running
+    )
+    exact = torch.var_mean(x.double(), (0, 2, 3))
+    torch.testing.assert_close(running[::-1], [one.float() for one in exact], rtol=3e-7, atol=1e-7)
