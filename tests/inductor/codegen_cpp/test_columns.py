@@ -55,6 +55,33 @@ def test_places_of_extremes(dtype: torch.dtype, shape: tuple[int, int]) -> None:
     torch.testing.assert_close(actual, (x.max(0), x.min(0), (x + 1).argmax(0)), rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64], ids=str)
+@pytest.mark.parametrize("shape", [(1003, 300), (400, 1000), (9, 131, 200), (3, 37, 53, 160)], ids=str)
+@pytest.mark.parametrize("dynamic", [False, True], ids=["constant", "symbolic"])
+def test_rows_that_are_added_to_accumulators_in_memory(
+    dtype: torch.dtype, shape: tuple[int, ...], dynamic: bool
+) -> None:
+    """Rows and columns that are left, parts of long sums, a value of each column and one of each row."""
+    torch.manual_seed(3)
+    x, y, row = (torch.randn(size).mul(5).to(dtype) for size in (shape, shape, (*shape[:-1], 1)))
+    axis = -2 if len(shape) == 3 else tuple(range(len(shape) - 1))
+
+    def function(x, y, scale, row):
+        deviation = (x - scale * 2) * row
+        return x.sum(axis), (deviation * y).sum(axis), x.amax(axis), deviation.amin(axis) + scale
+
+    column = torch.randn(shape[-1]).mul(5).to(dtype)
+    expected = function(*(one.double() if dtype.is_floating_point else one for one in (x, y, column, row)))
+    for count in (1, 2):
+        with threads(count):
+            compiled = stator.compile(function, dynamic=dynamic, options={"verify": True})
+            actual = compiled(x, y, column, row)
+        tolerance = {torch.bfloat16: 2e-2, torch.float32: 2e-6}.get(dtype, 1e-12)
+        for one, other in zip(actual, expected, strict=True):
+            scale = other.abs().max().clamp(min=1) * tolerance
+            assert (one - other).abs().max() <= scale
+
+
 def test_reductions_in_the_middle_of_a_shape() -> None:
     torch.manual_seed(2)
     compare(lambda t: (t.sum(1), t.amax((0, 1))), torch.randn(3, 400, 72))

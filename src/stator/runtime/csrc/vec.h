@@ -52,6 +52,7 @@ extern "C" int omp_get_thread_num();
 #define BUILTINS_AVX2 \
     (__has_builtin(__builtin_ia32_cvttpd2dq256) && __has_builtin(__builtin_ia32_cvttsd2si64) && __has_builtin(__builtin_ia32_cvttps2dq256) && \
     __has_builtin(__builtin_ia32_permvarsi256) && __has_builtin(__builtin_ia32_pmovsxbd256) && \
+    __has_builtin(__builtin_ia32_pmovsxwd256) && __has_builtin(__builtin_ia32_pmovzxwd256) && \
     __has_builtin(__builtin_ia32_pmovsxdq256) && __has_builtin(__builtin_ia32_pmovzxbd256) && __has_builtin(__builtin_ia32_pshufb256) && \
     __has_builtin(__builtin_ia32_maxpd256) && __has_builtin(__builtin_ia32_maxps256) && \
     __has_builtin(__builtin_ia32_minpd256) && __has_builtin(__builtin_ia32_minps256) && \
@@ -253,8 +254,9 @@ template <class V> INLINE V first_bytes(vi32 x) {
     __builtin_memcpy(&r, &x, sizeof r);
     return r;
 }
-INLINE vi32 widen(vi16 x) { return __builtin_convertvector(x, vi32); }
-INLINE vi32 widen(vu16 x) { return __builtin_convertvector(x, vi32); }
+typedef short x86_i16x8 __attribute__((vector_size(16)));
+INLINE vi32 widen(vi16 x) { return __builtin_ia32_pmovsxwd256((x86_i16x8)x); }
+INLINE vi32 widen(vu16 x) { return __builtin_ia32_pmovzxwd256((x86_i16x8)x); }
 INLINE vi32 widen(vi8 x) { return __builtin_ia32_pmovsxbd256(padded(x)); }
 INLINE vi32 widen(vu8 x) { return __builtin_ia32_pmovzxbd256(padded(x)); }
 INLINE vi16 narrow_i16(vi32 x) {

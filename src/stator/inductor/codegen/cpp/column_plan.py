@@ -1,5 +1,6 @@
-"""Decides which reductions along columns are printed in blocks: lanes run across neighbouring columns, and a block of
-several vectors goes down the rows together, so that memory is read in long pieces. columns.py prints the text.
+"""Decides which reductions along columns are printed in blocks: lanes run across neighbouring columns, and either a
+block of several vectors goes down the rows together, or a few rows at a time are added to a row of accumulators in the
+first-level cache, so that memory is read in long pieces. columns.py prints the text.
 """
 
 from __future__ import annotations
@@ -23,15 +24,21 @@ _ENOUGH = 8  # blocks that give every thread work
 _PARTS = 16  # parts of the rows: a fixed number, so that the result does not depend on the thread count
 _MIN_ROWS = 16  # rows of a part
 _MAX_PARTIAL = 4096  # columns whose partial sums fit on the stack for every part
+_CACHED = 16384  # bytes of accumulators that stay in the first-level cache beside the rows
+_WIDE_ROWS = 8  # vectors of a row that is longer than a block
+_NUMBERS = ("f32", "f64", "i32", "i64")
+_MEMORY_ROWS = 8  # rows that are read side by side, of all operands together
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnPlan:
-    """width: vectors in a block. split: the inner loop whose iterations are divided into `parts`, or None."""
+    """width: vectors in a block. split: the inner loop whose iterations are divided into `parts`, or None. rows: the
+    number of rows that are added to accumulators in memory together, or 0 for blocks that go down all rows."""
 
     width: int
     split: int | None = None
     parts: int = 1
+    rows: int = 0
 
 
 def plan_columns(kernel: Kernel, order: LoopOrder, plan: PhasePlan, parallel: bool) -> ColumnPlan | None:
@@ -53,6 +60,11 @@ def plan_columns(kernel: Kernel, order: LoopOrder, plan: PhasePlan, parallel: bo
         else 1
     )
     others = math.prod(kernel.typical[loop] for loop in order.outer[:-1])
+    rows = _rows_together(kernel, order, plan) if parallel and vectors >= _WIDE_ROWS and not positions else 0
+    if rows and (split := _split(kernel, order, [value.dtype for value in reduces], others, size)) is not None:
+        return ColumnPlan(width, *split, rows)
+    if rows and others >= _ENOUGH:
+        return ColumnPlan(width, rows=rows)
     if parallel and others * vectors // width < _ENOUGH:
         split = None if positions else _split(kernel, order, [value.dtype for value in reduces], others, size)
         if split is not None:
@@ -60,6 +72,25 @@ def plan_columns(kernel: Kernel, order: LoopOrder, plan: PhasePlan, parallel: bo
         width = max(1, min(width, others * vectors // _ENOUGH))
     width = max((w for w in range(1, width + 1) if vectors % w == 0 and 2 * w > width), default=width)
     return ColumnPlan(width) if width > 1 else None
+
+
+def _rows_together(kernel: Kernel, order: LoopOrder, plan: PhasePlan) -> int:
+    """The number of rows that are added to accumulators in memory together; 0 where blocks go down the rows: values of
+    columns and of rows are computed again for each block of rows."""
+    assert order.vector is not None
+    columns, last = kernel.sizes[order.vector], order.inner[-1]
+    reduces = [kernel.values[position] for position in plan.phases[0].reduces]
+    again = [kernel.values[at] for at in (*plan.outside, *plan.phases[0].values) if not kernel.values[at].phase]
+    if isinstance(columns, Expr) or not _is_contiguous(kernel, order, plan) or plan.phases[0].stores:
+        return 0
+    if any(v.name in ("indirect", "random") or (v.name in HEAVY and not v.loops & (1 << last)) for v in again):
+        return 0
+    if not all(KIND[value.dtype] in _NUMBERS for value in reduces):
+        return 0
+    if 2 * columns * sum(value.dtype.itemsize for value in reduces) > _CACHED or kernel.typical[last] < _MIN_ROWS:
+        return 0
+    loads = sum(v.name == "load" and bool(v.loops & (1 << last)) for v in again)
+    return max(2, _MEMORY_ROWS // max(1, loads))
 
 
 def scans_columns(kernel: Kernel, order: LoopOrder, plan: PhasePlan) -> bool:
@@ -93,7 +124,7 @@ def _split(
     parts = min(_PARTS, kernel.typical[longest] // _MIN_ROWS)
     if isinstance(kernel.sizes[order.vector], Expr):
         return None  # the parts' results may not fit on the stack
-    plain = all(KIND[dtype] in ("f32", "f64", "i32", "i64") for dtype in dtypes)
+    plain = all(KIND[dtype] in _NUMBERS for dtype in dtypes)
     random = any(value.name == "random" for value in kernel.values)
     if others > 1 or parts < 2 or not plain or random or size * len(dtypes) > _MAX_PARTIAL:
         return None

@@ -1,4 +1,5 @@
-"""Prints reductions along columns: blocks of several vectors go down the rows together.
+"""Prints reductions along columns: blocks of several vectors go down the rows together, or a few rows at a time are
+added to accumulators in memory.
 
 Where there are few columns, threads share the rows. column_plan.py decides which kernels are printed this way.
 """
@@ -13,7 +14,7 @@ from .column_plan import ColumnPlan
 from .column_scans import emit_column_scans
 from .emit import Emitter
 from .loop_sizes import part_bounds, parts, rest, work
-from .partial_sums import emit_in_parts
+from .partial_sums import PART, emit_in_parts, is_float_sum, pieces
 from .types import KIND, LANES, SCALAR, VECTOR, identity
 
 
@@ -32,7 +33,11 @@ class ColumnEmitter(Emitter):
 
 def _emit_columns(emitter: Emitter, columns: ColumnPlan) -> None:
     """Print the loop that lanes run along, and everything inside of it."""
-    if columns.split is None:
+    if columns.rows and columns.split is None:
+        _accumulators_in_memory(emitter, "total")
+        _add_rows(emitter, columns.rows, "total")
+        _combine_parts(emitter, "total", 1)
+    elif columns.split is None:
         _over_blocks(emitter, columns.width, lambda width: _block(emitter, width))
     else:
         _in_parts(emitter, columns, columns.split)
@@ -171,22 +176,35 @@ def _in_parts(emitter: Emitter, columns: ColumnPlan, split: int) -> None:
     chunk, count = parts(kernel, split, columns.parts, 1)
     name = f"{kernel.loops[emitter.order.vector].name}b"
     for position in reduces:
-        kind = KIND[emitter.dtype(kernel.values[position].args[1].position)]
-        emitter.line(f"alignas(64) {SCALAR[kind]} part{position}[{count}][{math.ceil(size / LANES) * LANES}];")
+        emitter.line(f"alignas(64) {_scalar(emitter, position)} part{position}[{count}][{_padded(size)}];")
     emitter.line(f"#pragma omp parallel for schedule(static) num_threads(threads_for({work(kernel)}))")
     with emitter.block(f"for (int64_t part = 0; part < {count}; ++part)"):
         for text in part_bounds(kernel, split, chunk):
             emitter.line(text)
 
         def one_part(width: int) -> None:
-            emitter.bounds = (split, "begin", "end")
             _down_the_rows(emitter, width)
-            emitter.bounds = None
             with _vectors(emitter, width):
                 for position in reduces:
                     emitter.line(f"store(&part{position}[part][{name} + b * LANES], a{position}[b]);")
 
-        _over_blocks(emitter, columns.width, one_part, shared=False)
+        emitter.bounds = (split, "begin", "end")
+        if columns.rows:
+            _accumulators_in_memory(emitter, "sums")
+            _add_rows(emitter, columns.rows, "sums")
+            for position in reduces:
+                emitter.line(f"__builtin_memcpy(part{position}[part], sums{position}, sizeof sums{position});")
+        else:
+            _over_blocks(emitter, columns.width, one_part, shared=False)
+        emitter.bounds = None
+    _combine_parts(emitter, "part", count)
+
+
+def _combine_parts(emitter: Emitter, array: str, count: int) -> None:
+    """The values and stores behind the reductions, whose results are in rows of memory."""
+    kernel, reduces = emitter.kernel, emitter.plan.phases[0].reduces
+    assert emitter.order.vector is not None
+    name = f"{kernel.loops[emitter.order.vector].name}b"
 
     def combine(width: int) -> None:
         with _vectors(emitter, width):
@@ -195,15 +213,119 @@ def _in_parts(emitter: Emitter, columns: ColumnPlan, split: int) -> None:
                 value = kernel.values[position]
                 kind = KIND[emitter.dtype(value.args[1].position)]
                 at = f"[{name} + b * LANES]"
-                emitter.line(f"{VECTOR[kind]} a{position} = load((const {SCALAR[kind]} *)&part{position}[0]{at});")
-                emitter.line(
-                    f"for (int part = 1; part < {count}; ++part) a{position} = "
-                    f"{emitter.combining(value.args[0])}(a{position}, "
-                    f"load((const {SCALAR[kind]} *)&part{position}[part]{at}));"
-                )
+                first = f"{array}{position}{'[0]' if array == 'part' else ''}{at}"
+                emitter.line(f"{VECTOR[kind]} a{position} = load((const {SCALAR[kind]} *)&{first});")
+                if count > 1:
+                    emitter.line(
+                        f"for (int part = 1; part < {count}; ++part) a{position} = "
+                        f"{emitter.combining(value.args[0])}(a{position}, "
+                        f"load((const {SCALAR[kind]} *)&part{position}[part]{at}));"
+                    )
             emitter.slot = ""
             for position in reduces:
                 emitter._complete(position)
             _finish(emitter)
 
     _over_blocks(emitter, 1, combine, shared=False)
+
+
+# ---- a few rows at a time -----------------------------------------------------------------------------------
+
+
+def _padded(size: int) -> int:
+    return math.ceil(size / LANES) * LANES
+
+
+def _scalar(emitter: Emitter, position: int) -> str:
+    return SCALAR[KIND[emitter.dtype(emitter.kernel.values[position].args[1].position)]]
+
+
+def _at_columns(emitter: Emitter, name: str, position: int) -> str:
+    assert emitter.order.vector is not None
+    return f"({_scalar(emitter, position)} *)&{name}{position}[{emitter.kernel.loops[emitter.order.vector].name}]"
+
+
+def _accumulators_in_memory(emitter: Emitter, name: str, positions: list[int] | None = None) -> None:
+    """Declare a row of accumulators of each reduction, or of `positions`, with neutral elements."""
+    kernel, vector = emitter.kernel, emitter.order.vector
+    assert vector is not None
+    positions = emitter.plan.phases[0].reduces if positions is None else positions
+    for position in positions:
+        emitter.line(f"alignas(64) {_scalar(emitter, position)} {name}{position}[{_padded(kernel.typical[vector])}];")
+    with emitter.block(_all_columns(emitter)):
+        for position in positions:
+            value = kernel.values[position]
+            neutral = identity(value.args[0], emitter.dtype(value.args[1].position))
+            emitter.line(f"store({_at_columns(emitter, name, position)}, splat({neutral}));")
+
+
+def _all_columns(emitter: Emitter) -> str:
+    """The head of a loop over all vectors of a row, the last one of them perhaps beyond its end."""
+    assert emitter.order.vector is not None
+    name = emitter.kernel.loops[emitter.order.vector].name
+    size = _padded(emitter.kernel.typical[emitter.order.vector])
+    return f"for (int64_t {name} = 0; {name} < {size}; {name} += LANES)"
+
+
+def _add_rows(emitter: Emitter, together: int, sums: str) -> None:
+    """Combine the rows, or those within the emitter's bounds, with the accumulators in memory. Long float32 sums are
+    added up in parts (partial_sums.py)."""
+    kernel, phase, inner = emitter.kernel, emitter.plan.phases[0], emitter.order.inner
+    last, name = inner[-1], kernel.loops[inner[-1]].name
+    partial = {
+        position for position in phase.reduces if emitter.part_depth is not None and is_float_sum(kernel, position)
+    }
+
+    def rows(depth: int) -> None:
+        if depth == len(inner) - 1:
+            first, end = "0", kernel.bound(last)
+            if emitter.bounds is not None and emitter.bounds[0] == last:
+                first, end = emitter.bounds[1:]
+            with pieces(emitter, name, first, end, PART) if partial else emitter.block(""):
+                if partial:
+                    _accumulators_in_memory(emitter, "some", sorted(partial))
+                emitter.line(f"int64_t {name}b = {first if not partial else f'{name}_begin'};")
+                end = f"{name}_end" if partial else end
+                with emitter.block(f"for (; {name}b <= {end} - {together}; {name}b += {together})"):
+                    block(together)
+                with emitter.block(f"for (; {name}b < {end}; ++{name}b)"):
+                    block(1)
+                if partial:
+                    with emitter.block(_all_columns(emitter)):
+                        for position in sorted(partial):
+                            target, some = (_at_columns(emitter, array, position) for array in (sums, "some"))
+                            emitter.line(f"store({target}, load({target}) + load({some}));")
+            return
+        scalars(depth)
+        emitter.loop(inner[depth], lambda: rows(depth + 1))
+
+    def scalars(depth: int) -> None:
+        for position in phase.values:
+            if not emitter.is_vector(position) and emitter._inner_place(position, phase) == depth:
+                emitter._define(position)
+
+    def block(count: int) -> None:
+        assert emitter.order.vector is not None
+        emitter._vectors(emitter.order.vector, lambda: vectors(count), shared=False)
+
+    def vectors(count: int) -> None:
+        if _needed_by_rows(emitter):
+            _per_column_values(emitter)
+        for position in phase.reduces:
+            array = "some" if position in partial else sums
+            kind = VECTOR[KIND[emitter.dtype(kernel.values[position].args[1].position)]]
+            emitter.line(f"{kind} a{position} = load({_at_columns(emitter, array, position)});")
+        emitter.line(f"#pragma GCC unroll {count}")
+        with emitter.block(f"for (int k = 0; k < {count}; ++k)", f"const int64_t {name} = {name}b + k;"):
+            scalars(len(inner) - 1)
+            scalars(len(inner))
+            for position in phase.values:
+                if emitter.is_vector(position):
+                    emitter._define(position)
+            for position in phase.reduces:
+                emitter._accumulate(position)
+        for position in phase.reduces:
+            array = "some" if position in partial else sums
+            emitter.line(f"store({_at_columns(emitter, array, position)}, a{position});")
+
+    rows(0)

@@ -120,6 +120,8 @@ class Emitter:
             return None
         step = 16 if self.columns is None else 16 * self.columns.width
         steps = [step if loop == self.order.vector else 1 for loop in outer]
+        if self.columns is not None and self.columns.rows:
+            outer, steps = outer[:-1], steps[:-1]
         if self.order.blocks_outside:  # the blocks have the place of the vectors, and the vectors that of the tiles
             outer, steps = (*outer[:-2], outer[-1], outer[-2]), [*steps[:-2], step, step]
         return shared_loop(kernel, outer, steps)

@@ -18,7 +18,7 @@ from .types import KIND, LANES, SCALAR, VECTOR
 from .vectorize import LoopOrder
 
 _LONG = 256  # the most terms that one accumulator takes up one after the other
-_PART = 128
+PART = 128
 _PARTS = 16  # parts of a loop of any length that are added up before they go to the sum
 
 
@@ -30,7 +30,7 @@ def part_depth(kernel: Kernel, order: LoopOrder) -> int | None:
     length = 1
     for depth in range(len(trips) - 1, -1, -1):
         length *= trips[depth]
-        if length >= _PART // 4:
+        if length >= PART // 4:
             return depth
     return 0
 
@@ -44,7 +44,7 @@ def _trips(kernel: Kernel, loop: int, order: LoopOrder) -> int:
 
 def emit_in_parts(printer: EmitterContext, depth: int, phase: Phase, run: Callable[[], None]) -> None:
     """Emit the inner loop at `depth` by `run`. Its sums go to partial accumulators, which are added up after it."""
-    sums = [position for position in phase.reduces if _is_sum(printer, position)]
+    sums = [position for position in phase.reduces if is_float_sum(printer.kernel, position)]
     if printer.part_depth is None or depth > printer.part_depth or not sums:
         run()
         return
@@ -58,7 +58,7 @@ def emit_in_parts(printer: EmitterContext, depth: int, phase: Phase, run: Callab
 def _parts(printer: EmitterContext, depth: int, sums: list[int], run: Callable[[], None]) -> None:
     loop = printer.order.inner[depth]
     size, name = printer.kernel.sizes[loop], printer.kernel.loops[loop].name
-    step = _PART * (LANES if loop == printer.order.vector else 1)
+    step = PART * (LANES if loop == printer.order.vector else 1)
     if not isinstance(size, Expr) and size <= 2 * step:
         with printer.block(""):
             _one_part(printer, sums, run)
@@ -67,15 +67,15 @@ def _parts(printer: EmitterContext, depth: int, sums: list[int], run: Callable[[
     first, last = before[1:] if before is not None and before[0] == loop else ("0", printer.kernel.text(size))
     with ExitStack() as stack:
         if isinstance(size, Expr) and _is_leveled(printer):
-            first, last = stack.enter_context(_pieces(printer, f"{name}_group", first, last, _PARTS * step))
+            first, last = stack.enter_context(pieces(printer, f"{name}_group", first, last, _PARTS * step))
             stack.enter_context(_level(printer, sums))
-        printer.bounds = (loop, *stack.enter_context(_pieces(printer, name, first, last, step)))
+        printer.bounds = (loop, *stack.enter_context(pieces(printer, name, first, last, step)))
         _one_part(printer, sums, run)
         printer.bounds = before
 
 
 @contextmanager
-def _pieces(printer: EmitterContext, name: str, first: str, last: str, step: int) -> Iterator[tuple[str, str]]:
+def pieces(printer: EmitterContext, name: str, first: str, last: str, step: int) -> Iterator[tuple[str, str]]:
     """Open a loop over the pieces of a range, and yield the bounds of a piece."""
     begin, end = f"{name}_begin", f"{name}_end"
     with printer.block(f"for (int64_t {begin} = {first}; {begin} < {last}; {begin} += {step})"):
@@ -142,6 +142,6 @@ def _each(printer: EmitterContext) -> AbstractContextManager[None]:
     return printer.block(f"for (int b = 0; b < {printer.width}; ++b)")
 
 
-def _is_sum(printer: EmitterContext, position: int) -> bool:
-    value = printer.kernel.values[position]
-    return value.args[0] == "sum" and KIND[printer.dtype(value.args[1].position)] == "f32"
+def is_float_sum(kernel: Kernel, position: int) -> bool:
+    value = kernel.values[position]
+    return value.args[0] == "sum" and KIND[kernel.values[value.args[1].position].dtype] == "f32"
