@@ -162,6 +162,25 @@ template <class V> INLINE V exp_scaled(V x, typename precision<V>::T halvings) {
     return vanishes ? V{} : scale(e + 1, n - halvings);
 }
 template <class V> INLINE V exp_of(V x) { return exp_scaled(x, 0); }
+#ifndef SIMD_AVX512
+// The scale 2^n is that of numbers far from the nearer end of the exponents, made by one addition and brought back by a
+// multiplication, which overflows, or rounds denormals, once.
+INLINE vf32 exp_of(vf32 x) {
+    typedef precision<vf32> P;
+    const auto vanishes = x < P::EXP_LEAST, falls = x < 0;
+    vf32 n, far = falls ? splat(0x1p30f) : splat(0x1p-4f), back = falls ? splat(0x1p-30f) : splat(0x1p4f);
+    vi32 k;
+    vf32 e = exp_reduced(vanishes ? vf32{} : minimum_or_second(splat(P::EXP_MOST), x), n, k);
+    vf32 power = (vf32)((vi32)far + (k << P::BITS));
+    return vanishes ? vf32{} : fmadd(e, power, power) * back;
+}
+// e^x - 1 where 2^n overflows nowhere
+INLINE vf32 expm1_near(vf32 x) {
+    vi32 k;
+    vf32 n, e = exp_reduced(x, n, k), power = power_of_two<vf32>(k);
+    return fmadd(e, power, power - 1);
+}
+#endif
 template <class V> INLINE V exp2_of(V x) {
     PRECISION(V);
     I k;
@@ -186,6 +205,12 @@ template <class V> INLINE V tanh_of(V x) {
     V a = op_abs(x);
     return op_copysign(a < (T)0.55 ? odd_polynomial(a, a * a, P::TANH) : 1 - 2 / (exp_of(a + a) + 1), x);
 }
+#ifndef SIMD_AVX512
+INLINE vf32 tanh_of(vf32 x) {  // it is 1 to the last bit from 9.02 on
+    vf32 e = expm1_near(minimum_or_second(splat(9.02f), op_abs(x)) * 2);
+    return op_copysign(e / (e + 2), x);
+}
+#endif
 template <class V> INLINE V sinh_of(V x) {
     PRECISION(V);
     V a = op_abs(x), e = exp_scaled(a, 1);
@@ -290,6 +315,15 @@ template <class V> INLINE V erf_of(V x) {
     V a = op_abs(x), q = polynomial(minimum_or_second(broadcast<V>(P::ERF_MOST), a), P::LOG_ERFC);
     return a > 1 ? op_copysign(1 - exp_of(-q), x) : polynomial(x * x, P::ERF) * x;
 }
+#ifndef SIMD_AVX512
+// 1 - e^-Q(|x|), Q(x) = -log(erfc(x)) = x P(x)
+INLINE vf32 erf_of(vf32 x) {
+    static constexpr float p[] = {-0x1.36a78ap-17f, 0x1.ed7e24p-14f, -0x1.4bd164p-11f, 0x1.b506b2p-10f, -0x1.508f2p-13f,
+        -0x1.39cd98p-6f, 0x1.a4fa5cp-4f, 0x1.45f2fap-1f, 0x1.20dd76p+0f};
+    vf32 a = minimum_or_second(splat(precision<vf32>::ERF_MOST), op_abs(x));
+    return op_copysign(expm1_near(-a * polynomial(a, p)), x);
+}
+#endif
 // |x| < 1/2: 1 - erf(x); x > 0: exp(-x^2) R(x), R(x) (1 + 2x) a polynomial in (x - m) / (x + m); x < 0: 2 - erfc(-x)
 template <class V> INLINE V erfc_of(V x) {
     PRECISION(V);
