@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -134,3 +135,16 @@ def test_long_sums_are_as_exact_as_eager(shape: tuple[int, ...], memory_format: 
     exact = x.double()
     for actual, expected in ((total, exact.sum(dims)), (squares, exact.square().sum(dims)), (whole, exact.sum())):
         torch.testing.assert_close(actual.double(), expected, rtol=4e-7, atol=0)
+
+
+def test_sums_of_parts_that_are_sums_of_columns() -> None:
+    """The gradients of a layer norm's parameters: the kernel of the rows leaves parts for a second kernel."""
+    torch.manual_seed(4)
+    layer = torch.nn.LayerNorm(768)
+    x, grad = torch.randn(2, 2730, 768)
+    compiled = stator.compile(layer, fullgraph=True, options={"verify": True})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        actual = torch.autograd.grad(compiled(x), [*layer.parameters()], grad)
+    expected = torch.autograd.grad(layer(x), [*layer.parameters()], grad)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-3)

@@ -316,7 +316,8 @@ def _add_rows(emitter: Emitter, together: int, sums: str) -> None:
             kind = VECTOR[KIND[emitter.dtype(kernel.values[position].args[1].position)]]
             emitter.line(f"{kind} a{position} = load({_at_columns(emitter, array, position)});")
         emitter.line(f"#pragma GCC unroll {count}")
-        with emitter.block(f"for (int k = 0; k < {count}; ++k)", f"const int64_t {name} = {name}b + k;"):
+        head = f"for (int {name}_step = 0; {name}_step < {count}; ++{name}_step)"
+        with emitter.block(head, f"const int64_t {name} = {name}b + {name}_step;"):
             scalars(len(inner) - 1)
             scalars(len(inner))
             for position in phase.values:
