@@ -142,9 +142,10 @@ def test_sums_of_parts_that_are_sums_of_columns() -> None:
     torch.manual_seed(4)
     layer = torch.nn.LayerNorm(768)
     x, grad = torch.randn(2, 2730, 768)
+    wanted = [x.requires_grad_(), *layer.parameters()]
     compiled = stator.compile(layer, fullgraph=True, options={"verify": True})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        actual = torch.autograd.grad(compiled(x), [*layer.parameters()], grad)
-    expected = torch.autograd.grad(layer(x), [*layer.parameters()], grad)
+        actual = torch.autograd.grad(compiled(x), wanted, grad)
+    expected = torch.autograd.grad(layer(x), wanted, grad)
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-3)
