@@ -206,9 +206,10 @@ template <class V> INLINE V tanh_of(V x) {
     return op_copysign(a < (T)0.55 ? odd_polynomial(a, a * a, P::TANH) : 1 - 2 / (exp_of(a + a) + 1), x);
 }
 #ifndef SIMD_AVX512
-INLINE vf32 tanh_of(vf32 x) {  // it is 1 to the last bit from 9.02 on
-    vf32 e = expm1_near(minimum_or_second(splat(9.02f), op_abs(x)) * 2);
-    return op_copysign(e / (e + 2), x);
+INLINE vf32 tanh_of(vf32 x) {  // e / (e + 2), or 1 - 2 / (e + 2), which rounds towards 1 in order
+    const vf32 a = minimum_or_second(splat(9.02f), op_abs(x)), e = expm1_near(a * 2);
+    const auto is_large = a > 1;
+    return op_copysign((is_large ? splat(-2.0f) : e) / (e + 2) + (is_large ? splat(1.0f) : vf32{}), x);
 }
 #endif
 template <class V> INLINE V sinh_of(V x) {
