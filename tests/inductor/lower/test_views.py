@@ -145,3 +145,33 @@ def test_a_part_of_a_reordered_tensor_has_eagers_layout(name: str, dynamic: bool
     for given in (x, x.transpose(0, 2).contiguous().transpose(0, 2)):
         found, expected = compiled(given), program(given)
         assert found.stride() == expected.stride() and torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
+@pytest.mark.parametrize("dynamic", [False, True], ids=["constant", "symbolic"])
+def test_short_parts_of_equal_shape_are_written_in_one_pass(dtype: torch.dtype, dynamic: bool) -> None:
+    torch.manual_seed(0)
+    x, y, wide = (torch.randn(size).mul(9).to(dtype) for size in ((70, 37), (70, 37), (3, 2048)))
+
+    def function(x, y, wide):
+        half = x.shape[1] // 2
+        rotated = torch.cat([-x[:, half:], x[:, :half]], 1)  # of unequal parts, where half is rounded
+        joined = torch.cat([x + y, x.t().contiguous().t(), y * x], 1)
+        return (
+            rotated,
+            joined,
+            torch.stack([x, y.abs()], -1),
+            torch.cat([joined, joined], -1),
+            torch.cat([wide, wide], 1),
+        )
+
+    arguments = (x, y, wide)
+    compiled = stator.compile(function, dynamic=dynamic, options={"verify": True})
+    tolerance = 2e-2 if dtype is torch.bfloat16 else 0
+    torch.testing.assert_close(compiled(*arguments), function(*arguments), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("shape", "nodes"), [((70, 37), 1), ((3, 2048), 2), ((1, 37), 2)], ids=str)
+def test_parts_are_written_in_one_pass_where_they_alternate_within_a_page(shape: tuple[int, int], nodes: int) -> None:
+    lowered = assert_lowers(lambda x, y: torch.cat([x.exp(), y * 2], 1), torch.randn(shape), torch.randn(shape))
+    assert len(loop_nodes(lowered)) == nodes

@@ -220,15 +220,22 @@ class LoweringBuilder:
 
     def store(self, target: Tensor, value: Tensor) -> None:
         """Emit loops that write `value` into `target`: a buffer or a part of one, of equal shape."""
-        memory: Stored = target.source  # type: ignore[assignment]
-        order = self.loop_order(target.shape, memory.strides)
-        variables, index = loop_variables(order, target.shape)
+        self.store_parts([(target, value)])
+
+    def store_parts(self, parts: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Emit loops that write values into targets, all of equal shape: parts of one buffer that do not overlap."""
+        first = parts[0][0]
+        memory: Stored = first.source  # type: ignore[assignment]
+        order = self.loop_order(first.shape, memory.strides)
+        variables, index = loop_variables(order, first.shape)
 
         def body(ops: Any) -> None:
-            ops.store(memory.buffer, linear(memory, index), value.load(ops, index))
+            for target, value in parts:
+                place: Stored = target.source  # type: ignore[assignment]
+                ops.store(place.buffer, linear(place, index), value.load(ops, index))
 
-        frozen = self.freeze(body, variables, tuple(target.shape[dim] for dim in order))
-        self.emit((memory.buffer,), frozen, value.work)
+        frozen = self.freeze(body, variables, tuple(first.shape[dim] for dim in order))
+        self.emit((memory.buffer,), frozen, frozenset[str]().union(*[value.work for _, value in parts]))
 
     def freeze(
         self,

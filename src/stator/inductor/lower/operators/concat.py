@@ -21,7 +21,7 @@ from stator.inductor.devices import traits_of
 from stator.inductor.loops.body import Ref
 from stator.inductor.lower.builder import LoweringBuilder, dense_like
 from stator.inductor.lower.registry import lowers
-from stator.inductor.lower.tensor import Index, Strides, Tensor, cloned
+from stator.inductor.lower.tensor import Index, Stored, Strides, Tensor, cloned
 from stator.prims.layout import same_strides, wrap_dim
 
 from .creation import filled
@@ -30,6 +30,7 @@ from .pointwise import cast
 from .views import slice_dim, unsqueeze
 
 aten = torch.ops.aten
+_FEW_PARTS, _PAGE = 4, 4096
 
 
 @dataclass(slots=True)
@@ -143,10 +144,27 @@ def _strides(builder: LoweringBuilder, parts: Sequence[Tensor], meta: Any) -> St
 
 
 def _write(builder: LoweringBuilder, target: Tensor, parts: Sequence[Tensor], dim: int, start: Any) -> None:
+    pairs = []
     for part in parts:
         if part.numel != 0:
-            builder.store(slice_dim(target, dim, start, part.shape[dim]), cast(builder, part, target.dtype))
+            pairs.append((slice_dim(target, dim, start, part.shape[dim]), cast(builder, part, target.dtype)))
         start = start + part.shape[dim]
+    if _are_short_runs(builder, [place for place, _ in pairs], dim):
+        builder.store_parts(pairs)
+        return
+    for place, part in pairs:
+        builder.store(place, part)
+
+
+def _are_short_runs(builder: LoweringBuilder, places: Sequence[Tensor], dim: int) -> bool:
+    """True for a few parts of equal shape that alternate in memory, each time for less than a page. One pass writes
+    them in order, whereas each of several passes would visit all pages."""
+    if not 1 < len(places) <= _FEW_PARTS or traits_of(places[0].device).programs:
+        return False
+    memory: Stored = places[0].source  # type: ignore[assignment]
+    run = builder.sizes.hint(memory.strides[dim] * places[0].shape[dim]) * places[0].dtype.itemsize
+    rows = builder.sizes.hint(places[0].numel) * places[0].dtype.itemsize > run
+    return rows and run <= _PAGE and all(place.shape == places[0].shape for place in places)
 
 
 def _growing_lists(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
