@@ -30,6 +30,7 @@ PASSES = {
     **dict.fromkeys(("_softmax", "_safe_softmax", "_log_softmax", "native_layer_norm", "_fused_rms_norm"), 1.0),
     "native_group_norm": 1.0,
 }
+_EXACT = frozenset(("amax", "amin", "any", "all"))
 MOVES = frozenset(("clone", "_to_copy", "copy", "cat", "stack", "constant_pad_nd", "roll", "flip", "repeat"))
 
 CHEAP_PER_BYTE = 0.1
@@ -103,6 +104,12 @@ def computing_cost(node: fx.Node) -> int | None:
     if "creation" in tags:
         return OPERATION
     return OPERATION + int(GATHER_PER_BYTE * size)
+
+
+def rounds(node: fx.Node) -> bool:
+    """Whether the loops of a node add numbers up, in an order of their own in each kernel."""
+    name = op_info(node.target).name if isinstance(node.target, OpOverload) else ""
+    return name in PASSES and name not in _EXACT
 
 
 def library_cost(node: fx.Node) -> int:

@@ -11,12 +11,14 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+import torch
 from torch import fx
 
 from stator.graph.ir.cleanup import is_copy_of_input
 from stator.graph.ir.memory import memory_root
+from stator.prims.record import TensorMeta
 
-from .costs import TENSOR, bytes_of, computing_cost, is_library_call, library_cost
+from .costs import TENSOR, bytes_of, computing_cost, is_library_call, library_cost, rounds
 from .forward_backward_sets import ForwardBackwardSets, JointGraph, can_be_saved, is_backward, runs_once
 from .min_cut import INFINITE, FlowNetwork
 
@@ -26,6 +28,7 @@ HOLDING = 1.0
 # worth it up to where it begins to cost time: steps of residual and window-attention networks measured the same for 1
 # to 2.2
 HOLDING_AT_PEAK = 2.2
+_COMPARISONS = frozenset(getattr(torch.ops.aten, name).Tensor for name in ("eq", "ne", "ge", "gt", "le", "lt"))
 # A price at which any arithmetic is cheaper than keeping
 DEAREST = float(1 << 30)
 
@@ -71,6 +74,7 @@ class RecomputeProblem:
         self.shown = {root for root, _ in shown}
         self.readers = self._forward_readers()
         self.wanted = self._wanted()
+        self.compared = self._compared()
         self.candidates = self._candidates()
 
     def root(self, node: fx.Node) -> fx.Node:
@@ -100,6 +104,21 @@ class RecomputeProblem:
             if root.op != "get_attr":
                 wanted[root] = wanted.get(root, False) or user is None or is_library_call(user)
         return wanted
+
+    def _compared(self) -> set[fx.Node]:
+        """Memory that comparisons of tensors, such as those of the gradients of maxima, are computed from without a
+        library call. Sums in another kernel may round otherwise, and no longer equal a maximum that was kept."""
+        waiting = [node for node in self.sides.nodes if node.target in _COMPARISONS]
+        found: set[fx.Node] = set()
+        while waiting:
+            for used in waiting.pop().all_input_nodes:
+                root = self.root(used)
+                meta = root.meta.get("val")
+                if root not in found and isinstance(meta, TensorMeta) and meta.dtype.is_floating_point:
+                    found.add(root)
+                    if not rounds(root) and not is_library_call(root):
+                        waiting.append(root)
+        return found
 
     def _candidates(self) -> dict[fx.Node, RecomputeCandidate]:
         """All values that keeping or computing again could concern, starting from the wanted ones."""
@@ -139,6 +158,8 @@ class RecomputeProblem:
         if is_backward(node):
             return 0  # it costs the same on either side
         if is_copy_of_input(node) and node.meta.get("checkpoint") is None:
+            return None
+        if node in self.compared and rounds(node):
             return None
         cost = computing_cost(node)
         if cost is None and (self.library_again or node.meta.get("checkpoint") is not None):
