@@ -183,7 +183,7 @@ class GraphBuilder:
     def check_reachable(self, value: TensorValue) -> None:
         """Raises CannotRebuild for a tensor of a finished subgraph: only results leave a subgraph."""
         graph = value.node.graph if value.node is not None else None
-        if graph in self.closed and not (self.open and graph in self.open[-1].seen):
+        if graph in self.closed and not any(graph in level.seen for level in self.open):
             raise cannot_rebuild("a tensor made inside a differentiated or transformed function", self.closed[graph])
 
     def requires_grad(self, value: TensorValue) -> bool | None:
