@@ -312,6 +312,20 @@ def number_between(compiled):
     return f(x), f(x), seen
 
 
+@may_break
+def leaves_become_results(compiled):
+    def program(x, z, y):
+        x[0] = y
+        view = z[1:]
+        view.add_(y)
+        with torch.no_grad():
+            y.mul_(2)
+        leaves = x.is_leaf, z.is_leaf, y.is_leaf
+        return leaves, x.grad_fn is None, y.grad_fn is None, x * z
+
+    return compiled(program)(torch.ones(3, 4), torch.ones(3, 4), leaf(4))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("scenario", scenarios(globals()))
 def test_scenario(scenario: Scenario, backend: str) -> None:

@@ -185,7 +185,7 @@ class TensorValue(Value):
                 return ConstantValue(True if name == "is_leaf" else None)
         if name == "is_leaf" and self.obj is not None and self.fake.requires_grad:
             context.guard(AttrSource(self.source, name), GuardKind.EQUALS, self.obj.is_leaf)  # type: ignore[arg-type]
-            return ConstantValue(self.obj.is_leaf)
+            return ConstantValue(self.fake.is_leaf)  # an operator may have written to it
         if name == "shape" and self.fake.is_nested:
             return self._ragged_shape(context)
         if name in FACTS:
