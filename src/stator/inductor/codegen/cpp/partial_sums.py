@@ -11,10 +11,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from stator.inductor.codegen.kernel import Kernel
 from stator.shapes.expr import Expr
 
-from .emitter_context import EmitterContext
 from .loop_sizes import is_symbolic
 from .phases import Phase
 from .types import KIND, LANES, SCALAR, VECTOR
+from .values import EmitterContext
 from .vectorize import LoopOrder
 
 _LONG = 256  # the most terms that one accumulator takes up one after the other

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from stator.inductor.sizes import ceil_div, product
 from stator.shapes.expr import ZERO, Symbol
 
-from .emitter_context import EmitterContext
 from .loop_sizes import part_bounds
+from .values import EmitterContext
 
 
 def emit_rows_in_parts(printer: EmitterContext, loop: int, body: Callable[[], None], shared: bool) -> None:

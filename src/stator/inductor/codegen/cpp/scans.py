@@ -8,9 +8,9 @@ import torch
 
 from stator.inductor.codegen.kernel import Kernel
 
-from .emitter_context import EmitterContext
 from .phases import Phase
 from .types import COMBINE, KIND, NARROW, SCALAR, VECTOR, identity
+from .values import EmitterContext
 
 
 def scans(kernel: Kernel, phase: Phase) -> list[int]:

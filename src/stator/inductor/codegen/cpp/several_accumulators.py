@@ -10,9 +10,9 @@ import torch
 from stator.inductor.codegen.kernel import Kernel
 from stator.inductor.loops.vocabulary import HEAVY
 
-from .emitter_context import EmitterContext
 from .phases import Phase
 from .types import KIND, LANES, VECTOR, identity
+from .values import EmitterContext
 
 _COUNT = 4
 _LEAST = 128  # elements of a row: two steps of 16 lanes for each accumulator

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from stator.shapes.expr import Symbol
 
-from .emitter_context import EmitterContext
 from .types import KIND, VECTOR
+from .values import EmitterContext
 
 SHARED = "#pragma omp for schedule(static) nowait"  # among threads
 

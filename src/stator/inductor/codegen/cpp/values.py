@@ -5,19 +5,60 @@ Expressions call the functions of vec.h and vec_math.h, overloaded for both. No 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import torch
 
 from stator.base.errors import CompileError
 from stator.base.registry import Registry
-from stator.inductor.codegen.kernel import KernelValue
+from stator.inductor.codegen.kernel import Kernel, KernelValue
 from stator.inductor.loops.float8 import is_float8
 from stator.inductor.loops.vocabulary import ELEMENTWISE
+from stator.shapes.expr import Expr, ExprLike, Symbol
 
-from .emitter_context import EmitterContext
+from .column_plan import ColumnPlan
+from .phases import PhasePlan
 from .types import KIND, NARROW, literal
+from .vectorize import LoopOrder
+
+
+class EmitterContext(Protocol):
+    """lanes: the number of valid lanes. bounds: a loop restricted to a part. slot, width, prefixes: the names of the
+    current accumulators. narrows: False where the store of the value narrows it."""
+
+    kernel: Kernel
+    order: LoopOrder
+    plan: PhasePlan
+    columns: ColumnPlan | None
+    scans_columns: bool
+    lanes: str
+    lane_symbol: Symbol | None
+    narrows: bool
+    bounds: tuple[int, str, str] | None
+    part_depth: int | None
+    prefixes: Mapping[int, str]
+    slot: str
+    width: int
+
+    def line(self, text: str) -> None: ...
+    def block(self, head: str, *first: str) -> AbstractContextManager[None]: ...
+    def loop(self, loop: int, body: Callable[[], None]) -> None: ...
+    def at(self, buffer: str, index: Expr) -> str: ...
+    def size_text(self, size: ExprLike) -> str: ...
+    def operand(self, position: int, vector: bool) -> str: ...
+    def dtype(self, position: int) -> torch.dtype: ...
+    def load(self, value: KernelValue, vector: bool) -> str: ...
+    def random(self, value: KernelValue, vector: bool) -> str: ...
+    def index_number(self, index: Expr, vector: bool) -> str: ...
+    def is_tiled(self, value: KernelValue) -> bool: ...
+    def is_vector(self, position: int) -> bool: ...
+    def wide(self, position: int) -> bool: ...
+    def lanes_reduced(self) -> bool: ...
+    def combining(self, kind: str) -> str: ...
+    def position_register(self, position: int) -> str: ...
+
 
 Handler = Callable[[EmitterContext, KernelValue, bool], str]
 PRINTERS: Registry[str, Handler] = Registry("operation of the loop vocabulary")
