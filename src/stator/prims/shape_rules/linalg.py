@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from stator.prims.layout import (
     smaller_size,
     wrap_dim,
 )
-from stator.prims.record import TensorMeta, shape_rule
+from stator.prims.record import ShapeRule, TensorMeta, shape_rule
 from stator.prims.refusal import refuse_if
 from stator.prims.type_promotion import COMPLEX_OF_REAL, REAL_OF_COMPLEX, common_dtype, is_integral
 
@@ -54,28 +54,10 @@ def matrix(self: Any, square: bool = False) -> Sizes:
     return shape
 
 
-@shape_rule(*overloads("cholesky"), tags=LINALG)
-def cholesky(self: Any, upper: bool = False) -> TensorMeta:
-    shape = matrix(self, square=True)
-    return fresh(shape, self) if 0 in shape else column_major(shape, self)
-
-
-@shape_rule(*overloads("linalg_cholesky_ex"), tags=LINALG)
-def cholesky_ex(self: Any, *, upper: bool = False, check_errors: bool = False) -> tuple[TensorMeta, TensorMeta]:
-    shape = matrix(self, square=True)
-    return column_major(shape, self), fresh(shape[:-2], self, torch.int32)
-
-
 @shape_rule(*overloads("cholesky_solve"), tags=LINALG)
 def cholesky_solve(self: Any, input2: Any, upper: bool = False) -> TensorMeta:
     own, other = matrix(self), matrix(input2, square=True)
     return column_major((*broadcast_shapes(own[:-2], other[:-2]), *own[-2:]), self)
-
-
-@shape_rule(*overloads("linalg_inv_ex"), tags=LINALG)
-def inv_ex(A: Any, *, check_errors: bool = False) -> tuple[TensorMeta, TensorMeta]:
-    shape = matrix(A, square=True)
-    return column_major(shape, A), fresh(shape[:-2], A, torch.int32)
 
 
 @shape_rule(*overloads("_linalg_svd"), tags=LINALG)
@@ -100,15 +82,6 @@ def eigh(A: Any, UPLO: str = "L", compute_v: bool = True) -> tuple[TensorMeta, T
     return fresh(shape[:-1], A, real(A.dtype)), column_major(shape, A) if compute_v else empty(A)
 
 
-@shape_rule(*overloads("linalg_eig"), tags=LINALG)
-def eig(self: Any) -> tuple[TensorMeta, TensorMeta]:
-    shape = matrix(self, square=True)
-    dtype = COMPLEX_OF_REAL.get(self.dtype, self.dtype)
-    # copied from LAPACK's where the matrix is not on the CPU
-    vectors = column_major if self.device.type == "cpu" else fresh
-    return fresh(shape[:-1], self, dtype), vectors(shape, self, dtype)
-
-
 @shape_rule(*overloads("linalg_qr"), tags=LINALG)
 def qr(A: Any, mode: str = "reduced") -> tuple[TensorMeta, TensorMeta]:
     *batch, rows, columns = matrix(A)
@@ -116,12 +89,6 @@ def qr(A: Any, mode: str = "reduced") -> tuple[TensorMeta, TensorMeta]:
     rank = rows if mode == "complete" else smaller_size(rows, columns)
     triangle = column_major((*batch, rank, columns), A)
     return empty(A) if mode == "r" else column_major((*batch, rows, rank), A), triangle
-
-
-@shape_rule(*overloads("geqrf"), tags=LINALG)
-def geqrf(self: Any) -> tuple[TensorMeta, TensorMeta]:
-    shape = matrix(self)
-    return column_major(shape, self), fresh((*shape[:-2], smaller_size(shape[-2], shape[-1])), self)
 
 
 @shape_rule(*overloads("linalg_lu_factor_ex"), tags=LINALG)
@@ -173,18 +140,6 @@ def lu_solve(LU: Any, pivots: Any, B: Any, *, left: bool = True, adjoint: bool =
     return solution(broadcast_matrices(factors, tuple(B.shape))[1], B, left)
 
 
-@shape_rule(*overloads("_linalg_det"), tags=LINALG)
-def det(A: Any) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
-    shape = matrix(A, square=True)
-    return fresh(shape[:-2], A), column_major(shape, A), fresh(shape[:-1], A, torch.int32)
-
-
-@shape_rule(*overloads("_linalg_slogdet"), tags=LINALG)
-def slogdet(A: Any) -> tuple[TensorMeta, TensorMeta, TensorMeta, TensorMeta]:
-    sign, factors, pivots = det(A)
-    return sign, fresh(sign.shape, A, real(A.dtype)), factors, pivots
-
-
 @shape_rule(*overloads("_linalg_solve_ex"), tags=LINALG)
 def solve_ex(
     A: Any, B: Any, *, left: bool = True, check_errors: bool = False
@@ -226,32 +181,10 @@ def triangular_solve(
     return column_major(own, self), column_major(coefficients, A)
 
 
-@shape_rule(*overloads("linalg_ldl_factor_ex"), tags=LINALG)
-def ldl_factor_ex(
-    self: Any, *, hermitian: bool = False, check_errors: bool = False
-) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
-    shape = matrix(self, square=True)
-    return column_major(shape, self), fresh(shape[:-1], self, torch.int32), fresh(shape[:-2], self, torch.int32)
-
-
 @shape_rule(*overloads("linalg_ldl_solve"), tags=LINALG)
 def ldl_solve(LD: Any, pivots: Any, B: Any, *, hermitian: bool = False) -> TensorMeta:
     factors = matrix(LD, square=True)
     return column_major(broadcast_matrices(factors, tuple(B.shape))[1], B)
-
-
-@shape_rule(*overloads("linalg_matrix_exp"), tags=LINALG)
-def matrix_exp(self: Any) -> TensorMeta:
-    shape = matrix(self, square=True)
-    if shape[-1] == 0 or shape[-1] == 1:
-        return fresh(shape, self, stride=preserved_strides(shape, self.stride()))
-    return fresh(shape, self)
-
-
-@shape_rule(*overloads("linalg_pinv.atol_rtol_tensor"), tags=LINALG)
-def pinv(self: Any, *, atol: Any = None, rtol: Any = None, hermitian: bool = False) -> TensorMeta:
-    *batch, rows, columns = matrix(self)
-    return fresh((*batch, columns, rows), self)
 
 
 @shape_rule(*overloads("linalg_cross"), tags=("pointwise",))
@@ -332,12 +265,50 @@ def lstsq(self: Any, b: Any, rcond: float | None = None, *, driver: str | None =
     )
 
 
-shape_table(
-    LINALG,
-    {
-        "cholesky_inverse": lambda self, *_: column_major(matrix(self, square=True), self),
-        "_linalg_eigvals": lambda self: eig(self)[0],
-        "linalg_householder_product": lambda input, tau: column_major(matrix(input), input),
-        "ormqr": lambda self, tau, other, *_: column_major(matrix(other), other),
-    },
-)
+def of_matrices(square: bool, results: Callable[[Any, Sizes], Any]) -> ShapeRule:
+    """The rule of an operator whose results follow from its matrices alone, whatever its options are."""
+    return lambda self, *_, **__: results(self, matrix(self, square))
+
+
+def info(like: Any, shape: Sizes) -> TensorMeta:
+    """LAPACK's integer for each matrix."""
+    return fresh(shape[:-2], like, torch.int32)
+
+
+def pivots(like: Any, shape: Sizes) -> TensorMeta:
+    return fresh(shape[:-1], like, torch.int32)
+
+
+def eig(A: Any, shape: Sizes) -> tuple[TensorMeta, TensorMeta]:
+    dtype = COMPLEX_OF_REAL.get(A.dtype, A.dtype)
+    # copied from LAPACK's where the matrix is not on the CPU
+    vectors = column_major if A.device.type == "cpu" else fresh
+    return fresh(shape[:-1], A, dtype), vectors(shape, A, dtype)
+
+
+def with_factors(A: Any, shape: Sizes, *first: torch.dtype) -> tuple[TensorMeta, ...]:
+    """A result for each matrix in each of these dtypes, its factors, and its pivots."""
+    return (*[fresh(shape[:-2], A, dtype) for dtype in first], column_major(shape, A), pivots(A, shape))
+
+
+SQUARE: dict[str, Callable[[Any, Sizes], Any]] = {
+    "cholesky": lambda A, shape: fresh(shape, A) if 0 in shape else column_major(shape, A),
+    "cholesky_inverse": lambda A, shape: column_major(shape, A),
+    "linalg_cholesky_ex linalg_inv_ex": lambda A, shape: (column_major(shape, A), info(A, shape)),
+    "linalg_ldl_factor_ex": lambda A, shape: (*with_factors(A, shape), info(A, shape)),
+    "linalg_eig": eig,
+    "_linalg_eigvals": lambda A, shape: eig(A, shape)[0],
+    "_linalg_det": lambda A, shape: with_factors(A, shape, A.dtype),
+    "_linalg_slogdet": lambda A, shape: with_factors(A, shape, A.dtype, real(A.dtype)),
+    "linalg_matrix_exp": lambda A, shape: fresh(
+        shape, A, stride=preserved_strides(shape, A.stride()) if (shape[-1] == 0 or shape[-1] == 1) else None
+    ),
+}
+OF_ANY_SIZE: dict[str, Callable[[Any, Sizes], Any]] = {
+    "geqrf": lambda A, shape: (column_major(shape, A), fresh((*shape[:-2], smaller_size(*shape[-2:])), A)),
+    "linalg_householder_product": lambda A, shape: column_major(shape, A),
+    "linalg_pinv.atol_rtol_tensor": lambda A, shape: fresh(transposed(shape), A),
+}
+for _square, _table in ((True, SQUARE), (False, OF_ANY_SIZE)):
+    shape_table(LINALG, {names: of_matrices(_square, results) for names, results in _table.items()})
+shape_table(LINALG, {"ormqr": lambda self, tau, other, *_: column_major(matrix(other), other)})
