@@ -230,16 +230,6 @@ def _view_strides(
 # ---- operators
 
 
-@lowers_view(aten.view.default, aten._unsafe_view.default, aten.reshape.default)
-def _view(builder: LoweringBuilder, x: Tensor, shape: Sequence[int]) -> Tensor:
-    return reshape(x, shape)
-
-
-@lowers_view(aten.permute.default)
-def _permute(builder: LoweringBuilder, x: Tensor, dims: Sequence[int]) -> Tensor:
-    return permute(x, dims)
-
-
 @lowers_view(aten.transpose.int)
 def _transpose(builder: LoweringBuilder, x: Tensor, first: int, second: int) -> Tensor:
     if x.rank == 0:
@@ -248,11 +238,6 @@ def _transpose(builder: LoweringBuilder, x: Tensor, first: int, second: int) -> 
     dims = list(range(x.rank))
     dims[first], dims[second] = second, first
     return permute(x, dims)
-
-
-@lowers_view(aten.t.default)
-def _t(builder: LoweringBuilder, x: Tensor) -> Tensor:
-    return x if x.rank < 2 else permute(x, (1, 0))
 
 
 @lowers_view(aten.expand.default)
@@ -330,16 +315,6 @@ def _split_with_sizes(builder: LoweringBuilder, x: Tensor, sizes: Sequence[Any],
     return parts
 
 
-@lowers_view(aten.unsqueeze.default)
-def _unsqueeze(builder: LoweringBuilder, x: Tensor, dim: int) -> Tensor:
-    return unsqueeze(x, wrap_dim(dim, x.rank + 1))
-
-
-@lowers_view(aten.squeeze.default)
-def _squeeze(builder: LoweringBuilder, x: Tensor) -> Tensor:
-    return squeeze(x, range(x.rank))
-
-
 @lowers_view(aten.squeeze.dim, aten.squeeze.dims)
 def _squeeze_dims(builder: LoweringBuilder, x: Tensor, dims: int | Sequence[int]) -> Tensor:
     if x.rank == 0:
@@ -383,11 +358,6 @@ def _unfold(builder: LoweringBuilder, x: Tensor, dim: int, size: int, step: int)
             offset,
         ),
     )
-
-
-@lowers_view(aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift.default)
-def _alias(builder: LoweringBuilder, x: Tensor) -> Tensor:
-    return x
 
 
 @lowers_view(aten.as_strided.default)
@@ -465,3 +435,13 @@ def _rolled(x: Tensor, amounts: dict[int, Any]) -> Tensor:
 
 def _moved(x: Tensor, shape: Sequence[int], remap: Any) -> Tensor:
     return view(x, shape, remap, lambda strides, offset: None)
+
+
+lowers_view(aten.view.default, aten._unsafe_view.default, aten.reshape.default)(
+    lambda builder, x, shape: reshape(x, shape)
+)
+lowers_view(aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.lift.default)(lambda builder, x: x)
+lowers_view(aten.permute.default)(lambda builder, x, dims: permute(x, dims))
+lowers_view(aten.t.default)(lambda builder, x: x if x.rank < 2 else permute(x, (1, 0)))
+lowers_view(aten.unsqueeze.default)(lambda builder, x, dim: unsqueeze(x, wrap_dim(dim, x.rank + 1)))
+lowers_view(aten.squeeze.default)(lambda builder, x: squeeze(x, range(x.rank)))
