@@ -111,11 +111,6 @@ def _local(builder: GuardTreeBuilder, source: sources.LocalSource) -> int:
     return builder.child(0, _native.ACCESS_LOCAL, None, builder.parameters[source.name])
 
 
-@accessors.register(sources.FunctionSource)
-def _function(builder: GuardTreeBuilder, source: Source) -> int:
-    return builder.child(0, _native.ACCESS_FUNCTION)
-
-
 @accessors.register(sources.CellSource)
 def _cell(builder: GuardTreeBuilder, source: sources.CellSource) -> int:
     if source.name not in builder.closure:
@@ -136,26 +131,6 @@ def _module_global(builder: GuardTreeBuilder, source: sources.ModuleGlobalSource
     return builder.child(module, _native.ACCESS_DICT_ITEM, source.name)
 
 
-@accessors.register(sources.BuiltinSource)
-def _builtin(builder: GuardTreeBuilder, source: sources.BuiltinSource) -> int:
-    return builder.child(builder.child(0, _native.ACCESS_BUILTINS), _native.ACCESS_DICT_ITEM, source.name)
-
-
-@accessors.register(sources.ConstantSource)
-def _constant(builder: GuardTreeBuilder, source: sources.ConstantSource) -> int:
-    return builder.child(0, _native.ACCESS_CONSTANT, source.value, identity=id(source.value))
-
-
-@accessors.register(sources.AttrSource)
-def _attribute(builder: GuardTreeBuilder, source: sources.AttrSource) -> int:
-    return builder.child(builder.node(source.base), _native.ACCESS_ATTR, source.name)
-
-
-@accessors.register(sources.InstanceDictSource)
-def _instance_dict(builder: GuardTreeBuilder, source: sources.InstanceDictSource) -> int:
-    return builder.child(builder.node(source.base), _native.ACCESS_INSTANCE_DICT)
-
-
 @accessors.register(sources.ItemSource)
 def _item(builder: GuardTreeBuilder, source: sources.ItemSource) -> int:
     base = builder.node(source.base)
@@ -163,16 +138,6 @@ def _item(builder: GuardTreeBuilder, source: sources.ItemSource) -> int:
         return builder.child(base, _native.ACCESS_SEQUENCE_ITEM, source.key, source.key)
     identity = None if is_plain(source.key) else id(source.key)
     return builder.child(base, _native.ACCESS_DICT_ITEM, source.key, identity=identity)
-
-
-@accessors.register(sources.TypeSource)
-def _type(builder: GuardTreeBuilder, source: sources.TypeSource) -> int:
-    return builder.child(builder.node(source.base), _native.ACCESS_TYPE)
-
-
-@accessors.register(sources.ClosureSource)
-def _closure(builder: GuardTreeBuilder, source: sources.ClosureSource) -> int:
-    return builder.child(builder.node(source.base), _native.ACCESS_CLOSURE, None, source.index)
 
 
 @accessors.register(sources.CallSource, sources.ReadSource)
@@ -247,30 +212,10 @@ def _check_equals(builder: GuardTreeBuilder, guard: Guard) -> None:
     builder.check(guard, _native.CHECK_EQUALS, guard.expected)
 
 
-@checkers.register(GuardKind.DICT_KEYS)
-def _check_keys(builder: GuardTreeBuilder, guard: Guard) -> None:
-    builder.check(guard, _native.CHECK_DICT_KEYS, tuple(guard.expected))
-
-
 @checkers.register(GuardKind.LOOKUPS)
 def _check_lookups(builder: GuardTreeBuilder, guard: Guard) -> None:
     payload = tuple(part for lookup in guard.expected for part in (lookup.name, lookup.found, lookup.owner))
     builder.check(guard, _native.CHECK_LOOKUPS, payload)
-
-
-@checkers.register(GuardKind.DISTINCT)
-def _check_distinct(builder: GuardTreeBuilder, guard: Guard) -> None:
-    _relate(builder, _native.CHECK_DISTINCT, (guard.source, guard.expected))
-
-
-@checkers.register(GuardKind.SAME)
-def _check_same(builder: GuardTreeBuilder, guard: Guard) -> None:
-    _relate(builder, _native.CHECK_SAME, (guard.source, guard.expected))
-
-
-@checkers.register(GuardKind.ALL_DISTINCT)
-def _check_all_distinct(builder: GuardTreeBuilder, guard: Guard) -> None:
-    _relate(builder, _native.CHECK_DISTINCT, guard.expected)
 
 
 def _relate(builder: GuardTreeBuilder, kind: int, related: Sequence[Source]) -> None:
@@ -442,3 +387,40 @@ def _describe_predicate(guard: Guard, found: object) -> str:
 @describers.register(GuardKind.ALL_DISTINCT)
 def _describe_all_distinct(guard: Guard, found: object) -> str:
     return f"two of {len(guard.expected)} places that held different objects now hold the same one"
+
+
+accessors.add_all(
+    {
+        sources.FunctionSource: lambda builder, source: builder.child(0, _native.ACCESS_FUNCTION),
+        sources.BuiltinSource: lambda builder, source: builder.child(
+            builder.child(0, _native.ACCESS_BUILTINS), _native.ACCESS_DICT_ITEM, source.name
+        ),
+        sources.ConstantSource: lambda builder, source: builder.child(
+            0, _native.ACCESS_CONSTANT, source.value, identity=id(source.value)
+        ),
+        sources.AttrSource: lambda builder, source: builder.child(
+            builder.node(source.base), _native.ACCESS_ATTR, source.name
+        ),
+        sources.InstanceDictSource: lambda builder, source: builder.child(
+            builder.node(source.base), _native.ACCESS_INSTANCE_DICT
+        ),
+        sources.TypeSource: lambda builder, source: builder.child(builder.node(source.base), _native.ACCESS_TYPE),
+        sources.ClosureSource: lambda builder, source: builder.child(
+            builder.node(source.base), _native.ACCESS_CLOSURE, None, source.index
+        ),
+    }
+)
+
+
+checkers.add_all(
+    {
+        GuardKind.DICT_KEYS: lambda builder, guard: builder.check(
+            guard, _native.CHECK_DICT_KEYS, tuple(guard.expected)
+        ),
+        GuardKind.DISTINCT: lambda builder, guard: _relate(
+            builder, _native.CHECK_DISTINCT, (guard.source, guard.expected)
+        ),
+        GuardKind.SAME: lambda builder, guard: _relate(builder, _native.CHECK_SAME, (guard.source, guard.expected)),
+        GuardKind.ALL_DISTINCT: lambda builder, guard: _relate(builder, _native.CHECK_DISTINCT, guard.expected),
+    }
+)

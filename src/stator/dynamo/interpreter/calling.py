@@ -33,7 +33,7 @@ from stator.dynamo.host.compile_directives import (
 from stator.dynamo.host.naming import full_name, module_of, qualified_name
 from stator.dynamo.host.native_status import native
 from stator.dynamo.host.numpy_boundary import is_pure_function
-from stator.dynamo.values.base import CaptureContext, NotConstant, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Handler, NotConstant, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.iterators import IteratorValue
@@ -53,7 +53,6 @@ from stator.graph.torch_warnings import PythonWarning, python_warnings_raised
 from .generators import GeneratorValue
 from .torch_overrides import on_plain_tensors, overridden_call, overriding, takes_subclasses
 
-Handler = Callable[..., Value]
 F = TypeVar("F", bound=Callable[..., Any])
 handlers: Registry[Any, Handler] = Registry("callable")
 # Tensor methods that need more than one node: `handler(context, tensor, *args, **kwargs)`.
@@ -76,7 +75,7 @@ replacements: dict[Any, Callable[..., Any]] = {}
 torch_answer: list[Callable[[Any, Any, list[Value], dict[str, Value]], Value | None]] = []
 
 
-def calls(*functions: Any) -> Callable[[Handler], Handler]:
+def calls(*functions: Any) -> Callable[[F], F]:
     """Decorator: `handler(context, *args, **kwargs)` answers calls of these functions or classes."""
     return handlers.register(*functions)
 

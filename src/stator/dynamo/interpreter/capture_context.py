@@ -26,7 +26,7 @@ from stator.dynamo.host.naming import class_name, full_name, is_plain_class
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions
 from stator.dynamo.ir.reconstruct_ir import Recipe
 from stator.dynamo.values import enum_members
-from stator.dynamo.values.base import Lazy, NotConstant, Raised, Value, unsupported
+from stator.dynamo.values.base import Handler, Lazy, NotConstant, Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.canonical_constants import constant_of_code
 from stator.dynamo.values.containers.iterators import IteratorValue
@@ -473,10 +473,10 @@ class FrameCapture:
     def call_builtin(self, callee: BuiltinValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return builtin_call(self, callee.fn, args, kwargs)
 
-    def call_handler(self, handler: Callable[..., Value], args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call_handler(self, handler: Handler, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Call a registered handler. Raises Unsupported for arguments that do not fit the handler."""
         try:
-            return handler(self, *args, **kwargs)
+            return handler(self, *args, **kwargs) or ConstantValue(None)
         except TypeError as error:
             if error.__traceback__ is not None and error.__traceback__.tb_next is None:
                 raise unsupported("call-builtin", f"arguments of {handler.__name__.strip('_')}: {error}") from error

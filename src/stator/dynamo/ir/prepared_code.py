@@ -28,6 +28,16 @@ def opcode(*names: str) -> Callable[[Handler], Handler]:
     return opcodes.register(*names)
 
 
+def pushes(values: Mapping[str, Callable[[Any, Any], Any]]) -> None:
+    """Register opcodes that push one value, each with the function that makes it."""
+    for name, make in values.items():
+        opcodes.add(name, partial(_push, make))
+
+
+def _push(make: Handler, frame: Any, instruction: Instruction) -> None:
+    frame.stack.append(make(frame, instruction))
+
+
 class PreparedCode:
     """The instructions of a code object and, at the same indices, their handlers. The owner keeps the code alive."""
 

@@ -13,7 +13,7 @@ from stator.dynamo.guards.source import AttrSource, InstanceDictSource, Source
 from stator.dynamo.host.naming import class_name, is_python_class
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_recipe
 
-from .base import CaptureContext, NotConstant, Reconstructor, Value, cannot_rebuild, unsupported
+from .base import CaptureContext, Handler, NotConstant, Reconstructor, Value, cannot_rebuild, unsupported
 from .constants import ConstantValue
 from .containers.sequences import TupleValue
 from .objects import C_METHODS, MISSING, lookup_in_class
@@ -93,7 +93,7 @@ class ExceptionValue(Value):
             raise context.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
         return context.bind(self, self.cls, name, raw)
 
-    def builtin_method(self, context: CaptureContext, name: str) -> Callable[..., Value] | None:
+    def builtin_method(self, context: CaptureContext, name: str) -> Handler | None:
         return _init if name == "__init__" else None
 
     def set_attr(self, context: CaptureContext, name: str, value: Value) -> None:

@@ -26,14 +26,14 @@ from stator.dynamo.host.native_status import native
 from stator.dynamo.host.weak_references import can_be_referred_to, own_key
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_recipe
 
-from .base import CaptureContext, Lazy, Raised, Reconstructor, Value, unsupported
+from .base import CaptureContext, Handler, Lazy, Raised, Reconstructor, Value, unsupported
 from .constants import ConstantValue
 
 MISSING: Any = object()
 # Methods in C, by their descriptor in the class: `handler(context, owner, *args, **kwargs)`.
-c_methods: Registry[Any, Callable[..., Value]] = Registry("method in C")
+c_methods: Registry[Any, Handler] = Registry("method in C")
 # Functions of extensions made by Cython, by (module, qualified name): `handler(context, *args, **kwargs)`.
-cython_functions: Registry[tuple[str, str], Callable[..., Value]] = Registry("function of Cython")
+cython_functions: Registry[tuple[str, str], Handler] = Registry("function of Cython")
 CYTHON_FUNCTION = "cython_function_or_method"  # each extension has a type of that name
 _IMMUTABLE_TYPE = 1 << 8  # Py_TPFLAGS_IMMUTABLETYPE
 _PLAIN_GETATTRIBUTE = object.__getattribute__
@@ -329,7 +329,7 @@ class ObjectValue(Value):
             return None
         return context.bind(self, self.cls, name, found)
 
-    def builtin_method(self, context: CaptureContext, name: str) -> Callable[..., Value] | None:
+    def builtin_method(self, context: CaptureContext, name: str) -> Handler | None:
         """The handler of a method that a base class in C implements."""
         in_c = (base.__dict__.get(name) for base in self.cls.__mro__)
         first = next((found for found in in_c if isinstance(found, C_METHODS)), None)
@@ -560,7 +560,7 @@ def _object_ne(context: CaptureContext, self: ObjectValue, other: Value) -> Valu
     return ConstantValue(not context.truth(equal))
 
 
-_OBJECT_METHODS: dict[str, Callable[..., Value]] = {
+_OBJECT_METHODS: dict[str, Handler] = {
     "__setattr__": _object_setattr,
     "__delattr__": _object_delattr,
     "__getattribute__": _object_getattribute,

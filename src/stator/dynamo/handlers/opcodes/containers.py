@@ -13,7 +13,7 @@ from stator.dynamo.guards.source import ConstantSource, ReadSource
 from stator.dynamo.host.naming import full_name, is_python_class
 from stator.dynamo.interpreter.frame import Frame
 from stator.dynamo.interpreter.object_model.formatting import CONVERSIONS
-from stator.dynamo.ir.prepared_code import opcode
+from stator.dynamo.ir.prepared_code import opcode, pushes
 from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
@@ -23,22 +23,6 @@ from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.deferred_text import NumberText, PendingTextValue, joined, number_text
 from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.tensor import TensorValue
-
-
-@opcode("BUILD_TUPLE")
-def build_tuple(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(TupleValue(frame.pop_many(instruction.arg)))  # type: ignore[arg-type]
-
-
-@opcode("BUILD_LIST")
-def build_list(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(ListValue(frame.pop_many(instruction.arg)))  # type: ignore[arg-type]
-
-
-@opcode("BUILD_SET")
-def build_set(frame: Frame, instruction: Instruction) -> None:
-    made = SetValue.of(frame.context, frame.pop_many(instruction.arg))  # type: ignore[arg-type]
-    frame.stack.append(made)
 
 
 @opcode("BUILD_MAP")
@@ -143,11 +127,6 @@ def dict_merge(frame: Frame, instruction: Instruction) -> None:
         target.store(frame.context, key, value)
 
 
-@opcode("LIST_TO_TUPLE")
-def list_to_tuple(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(TupleValue(list(frame.stack.pop().items)))
-
-
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
     wanted: int = instruction.arg  # type: ignore[assignment]
@@ -175,13 +154,6 @@ def unpack_ex(frame: Frame, instruction: Instruction) -> None:
     frame.stack.extend(reversed(parts))
 
 
-@opcode("BINARY_SUBSCR")
-def binary_subscr(frame: Frame, instruction: Instruction) -> None:
-    key = frame.stack.pop()
-    owner = frame.stack.pop()
-    frame.stack.append(frame.context.get_item(owner, key))
-
-
 @opcode("STORE_SUBSCR")
 def store_subscr(frame: Frame, instruction: Instruction) -> None:
     key = frame.stack.pop()
@@ -197,25 +169,27 @@ def delete_subscr(frame: Frame, instruction: Instruction) -> None:
     owner.del_item(frame.context, key)
 
 
-@opcode("BINARY_SLICE")
-def binary_slice(frame: Frame, instruction: Instruction) -> None:
-    owner, start, stop = frame.pop_many(3)
-    frame.stack.append(frame.context.get_item(owner, SliceValue(start, stop, frame.context.constant(None))))
-
-
 @opcode("STORE_SLICE")
 def store_slice(frame: Frame, instruction: Instruction) -> None:
-    value, owner, start, stop = frame.pop_many(4)
-    owner.set_item(frame.context, SliceValue(start, stop, frame.context.constant(None)), value)
+    between = _slice(frame)
+    owner = frame.stack.pop()
+    owner.set_item(frame.context, between, frame.stack.pop())
+
+
+def _slice(frame: Frame) -> SliceValue:
+    start, stop = frame.pop_many(2)
+    return SliceValue(start, stop, frame.context.constant(None))
 
 
 @opcode("FORMAT_VALUE")
 def format_value(frame: Frame, instruction: Instruction) -> None:
     flags: int = instruction.arg  # type: ignore[assignment]
-    spec = ""
-    if flags & 4:
-        spec = frame.context.constant_of(frame.stack.pop(), "format specification")
+    spec = _specification(frame) if flags & 4 else ""
     frame.stack.append(_formatted(frame, frame.stack.pop(), flags & 3, spec))
+
+
+def _specification(frame: Frame) -> str:
+    return frame.context.constant_of(frame.stack.pop(), "format specification")  # type: ignore[no-any-return]
 
 
 def _is_pending(context: CaptureContext, value: Value) -> bool:
@@ -254,43 +228,17 @@ def convert_value(frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(frame.context.constant(frame.context.text_of(value, instruction.arg)))  # type: ignore[arg-type]
 
 
-@opcode("FORMAT_SIMPLE")
-def format_simple(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(_formatted(frame, frame.stack.pop(), 0, ""))
-
-
-@opcode("FORMAT_WITH_SPEC")
-def format_with_spec(frame: Frame, instruction: Instruction) -> None:
-    spec = frame.context.constant_of(frame.stack.pop(), "format specification")
-    frame.stack.append(_formatted(frame, frame.stack.pop(), 0, spec))
-
-
-@opcode("GET_LEN")
-def get_len(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(frame.context.constant(frame.stack[-1].length(frame.context)))
-
-
 _SEQUENCE, _MAPPING = 1 << 5, 1 << 6  # flags of types
 
 
-@opcode("MATCH_SEQUENCE")
-def match_sequence(frame: Frame, instruction: Instruction) -> None:
-    _push_whether(frame, _is_sequence)
-
-
-@opcode("MATCH_MAPPING")
-def match_mapping(frame: Frame, instruction: Instruction) -> None:
-    _push_whether(frame, _is_mapping)
-
-
-def _push_whether(frame: Frame, is_such: Callable[[type], bool]) -> None:
+def _whether(frame: Frame, is_such: Callable[[type], bool]) -> Value:
     """A program may register a class of its own as a sequence or mapping later, so a guard holds the class's flag."""
     kind = frame.stack[-1].python_type(frame.context)
     found = is_such(kind)
     if not found and is_python_class(kind):
         of_class = ConstantSource(full_name(kind), kind)
         frame.context.guard(ReadSource(is_such, (of_class,)), GuardKind.EQUALS, False)
-    frame.stack.append(frame.context.constant(found))
+    return frame.context.constant(found)
 
 
 def _is_sequence(kind: type) -> bool:
@@ -316,3 +264,20 @@ def match_keys(frame: Frame, instruction: Instruction) -> None:
             frame.stack.append(context.constant(None))
             return
     frame.stack.append(TupleValue(values))
+
+
+pushes(
+    {
+        "BUILD_TUPLE": lambda frame, at: TupleValue(frame.pop_many(at.arg)),
+        "BUILD_LIST": lambda frame, at: ListValue(frame.pop_many(at.arg)),
+        "BUILD_SET": lambda frame, at: SetValue.of(frame.context, frame.pop_many(at.arg)),
+        "LIST_TO_TUPLE": lambda frame, at: TupleValue(list(frame.stack.pop().items)),
+        "BINARY_SUBSCR": lambda frame, at: frame.context.get_item(*frame.pop_many(2)),
+        "BINARY_SLICE": lambda frame, at: frame.context.get_item(frame.stack.pop(-3), _slice(frame)),
+        "FORMAT_SIMPLE": lambda frame, at: _formatted(frame, frame.stack.pop(), 0, ""),
+        "FORMAT_WITH_SPEC": lambda frame, at: _formatted(frame, frame.stack.pop(-2), 0, _specification(frame)),
+        "GET_LEN": lambda frame, at: frame.context.constant(frame.stack[-1].length(frame.context)),
+        "MATCH_SEQUENCE": lambda frame, at: _whether(frame, _is_sequence),
+        "MATCH_MAPPING": lambda frame, at: _whether(frame, _is_mapping),
+    }
+)

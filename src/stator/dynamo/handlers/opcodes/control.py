@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from stator.dynamo.bytecode import VERSION, Instruction
 from stator.dynamo.graph.finalizers import check_iterator
 from stator.dynamo.handlers.torch_calls.data_assertions import decide
 from stator.dynamo.interpreter.chosen_numbers import chooses_number
 from stator.dynamo.interpreter.frame import RETURNED, YIELDED, Frame
 from stator.dynamo.interpreter.generators import GeneratorValue
-from stator.dynamo.ir.prepared_code import opcode
+from stator.dynamo.ir.prepared_code import opcode, pushes
 from stator.dynamo.values.base import CaptureContext, Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import ObjectValue
-
-
-@opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "JUMP_NO_INTERRUPT")
-def jump(frame: Frame, instruction: Instruction) -> None:
-    frame.pc = instruction.target.index  # type: ignore[union-attr]
-
-
-@opcode("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE")
-def pop_jump_if_false(frame: Frame, instruction: Instruction) -> None:
-    if not _decide(frame, instruction):
-        frame.pc = instruction.target.index  # type: ignore[union-attr]
-
-
-@opcode("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE")
-def pop_jump_if_true(frame: Frame, instruction: Instruction) -> None:
-    if _decide(frame, instruction):
-        frame.pc = instruction.target.index  # type: ignore[union-attr]
 
 
 def _decide(frame: Frame, jump: Instruction) -> bool:
@@ -40,18 +26,6 @@ def _decide(frame: Frame, jump: Instruction) -> bool:
 
 def _is_none(value: object) -> bool:
     return isinstance(value, ConstantValue) and value.value is None
-
-
-@opcode("POP_JUMP_IF_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE")
-def pop_jump_if_none(frame: Frame, instruction: Instruction) -> None:
-    if _is_none(frame.stack.pop()):
-        frame.pc = instruction.target.index  # type: ignore[union-attr]
-
-
-@opcode("POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE")
-def pop_jump_if_not_none(frame: Frame, instruction: Instruction) -> None:
-    if not _is_none(frame.stack.pop()):
-        frame.pc = instruction.target.index  # type: ignore[union-attr]
 
 
 @opcode("JUMP_IF_FALSE_OR_POP")
@@ -68,11 +42,6 @@ def jump_if_true_or_pop(frame: Frame, instruction: Instruction) -> None:
     if decide(frame, value, instruction):
         frame.stack.append(value)
         frame.pc = instruction.target.index  # type: ignore[union-attr]
-
-
-@opcode("GET_ITER")
-def get_iter(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(frame.context.iterator(frame.stack.pop()))
 
 
 @opcode("FOR_ITER")
@@ -184,3 +153,24 @@ def cleanup_throw(frame: Frame, instruction: Instruction) -> None:
 @opcode("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "END_ASYNC_FOR", "BEFORE_ASYNC_WITH")
 def asynchronous(frame: Frame, instruction: Instruction) -> None:
     raise unsupported("async", "asynchronous code")
+
+
+def _jump(condition: Callable[[Frame, Instruction], bool], frame: Frame, instruction: Instruction) -> None:
+    if condition(frame, instruction):
+        frame.pc = instruction.target.index  # type: ignore[union-attr]
+
+
+_JUMPS: dict[str, Callable[[Frame, Instruction], bool]] = {
+    "JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT JUMP_NO_INTERRUPT": lambda frame, at: True,
+    "POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_BACKWARD_IF_FALSE": lambda frame, at: not _decide(frame, at),
+    "POP_JUMP_IF_TRUE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_BACKWARD_IF_TRUE": _decide,
+    "POP_JUMP_IF_NONE POP_JUMP_FORWARD_IF_NONE POP_JUMP_BACKWARD_IF_NONE": (
+        lambda frame, at: _is_none(frame.stack.pop())
+    ),
+    "POP_JUMP_IF_NOT_NONE POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_NOT_NONE": (
+        lambda frame, at: not _is_none(frame.stack.pop())
+    ),
+}
+for _names, _condition in _JUMPS.items():
+    opcode(*_names.split())(partial(_jump, _condition))
+pushes({"GET_ITER": lambda frame, at: frame.context.iterator(frame.stack.pop())})

@@ -13,14 +13,9 @@ from stator.dynamo.graph.finalizers import check_cell, check_variable
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import BuiltinSource, ConstantSource, ItemSource
 from stator.dynamo.interpreter.frame import Frame
-from stator.dynamo.ir.prepared_code import opcode
+from stator.dynamo.ir.prepared_code import opcode, opcodes, pushes
 from stator.dynamo.values.base import CaptureContext, Lazy, Raised, Value, unsupported
 from stator.dynamo.values.scopes import CellValue
-
-
-@opcode("LOAD_CONST")
-def load_const(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(frame.context.code_constant(instruction.argval))
 
 
 def _unbound(frame: Frame, name: str) -> Raised:
@@ -78,11 +73,6 @@ def store_fast(frame: Frame, instruction: Instruction) -> None:
         frame.cells.pop(name, None)
 
 
-@opcode("STORE_FAST_MAYBE_NULL")
-def store_fast_maybe_null(frame: Frame, instruction: Instruction) -> None:
-    store_fast(frame, instruction)
-
-
 @opcode("STORE_FAST_LOAD_FAST")
 def store_fast_load_fast(frame: Frame, instruction: Instruction) -> None:
     stored, loaded = instruction.argval
@@ -113,11 +103,6 @@ def delete_fast(frame: Frame, instruction: Instruction) -> None:
 def make_cell(frame: Frame, instruction: Instruction) -> None:
     name = instruction.argval
     frame.cells[name] = CellValue(frame.locals.pop(name, None))
-
-
-@opcode("LOAD_CLOSURE")
-def load_closure(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(frame.cells[instruction.argval])
 
 
 @opcode("LOAD_DEREF")
@@ -156,21 +141,6 @@ def load_global(frame: Frame, instruction: Instruction) -> None:
         push_callable(frame, found)
     else:
         frame.stack.append(found)
-
-
-@opcode("STORE_GLOBAL")
-def store_global(frame: Frame, instruction: Instruction) -> None:
-    frame.globals.store(frame.context, instruction.argval, frame.stack.pop())
-
-
-@opcode("DELETE_GLOBAL")
-def delete_global(frame: Frame, instruction: Instruction) -> None:
-    frame.globals.store(frame.context, instruction.argval, None)
-
-
-@opcode("LOAD_ASSERTION_ERROR")
-def load_assertion_error(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(frame.context.known(AssertionError))
 
 
 # ---- attributes ----
@@ -239,11 +209,6 @@ def import_name(frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(imported(frame.context, frame.globals.names, instruction.argval, names, level))
 
 
-@opcode("IMPORT_FROM")
-def import_from(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(frame.context.get_attr(frame.stack[-1], instruction.argval))
-
-
 _IMPORT = builtins.__import__
 
 
@@ -261,3 +226,24 @@ def imported(context: CaptureContext, namespace: dict[str, Any], name: Any, name
             found = ItemSource(ConstantSource("sys.modules", sys.modules), part)
             context.guard(found, GuardKind.IS, sys.modules[part])
     return context.known(module)
+
+
+pushes(
+    {
+        "LOAD_CLOSURE": lambda frame, at: frame.cells[at.argval],
+        "LOAD_ASSERTION_ERROR": lambda frame, at: frame.context.known(AssertionError),
+        "IMPORT_FROM": lambda frame, at: frame.context.get_attr(frame.stack[-1], at.argval),
+    }
+)
+
+
+opcodes.add_all(
+    {
+        "LOAD_CONST": lambda frame, instruction: frame.stack.append(frame.context.code_constant(instruction.argval)),
+        "STORE_FAST_MAYBE_NULL": lambda frame, instruction: store_fast(frame, instruction),
+        "STORE_GLOBAL": lambda frame, instruction: frame.globals.store(
+            frame.context, instruction.argval, frame.stack.pop()
+        ),
+        "DELETE_GLOBAL": lambda frame, instruction: frame.globals.store(frame.context, instruction.argval, None),
+    }
+)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from typing import Any
 
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.bytecode.arithmetic import ARITHMETIC, COMPARISONS
@@ -12,7 +10,7 @@ from stator.dynamo.handlers.python_calls.operators import membership, negation
 from stator.dynamo.handlers.torch_calls.data_assertions import decide, jump_behind
 from stator.dynamo.interpreter.chosen_numbers import chooses_number
 from stator.dynamo.interpreter.frame import Frame
-from stator.dynamo.ir.prepared_code import opcode
+from stator.dynamo.ir.prepared_code import opcode, pushes
 from stator.dynamo.values.base import Value
 
 BINARY = {
@@ -34,13 +32,6 @@ BINARY = {
 }
 
 
-@opcode("BINARY_OP")
-def binary_op(frame: Frame, instruction: Instruction) -> None:
-    right = frame.stack.pop()
-    left = frame.stack.pop()
-    frame.stack.append(frame.context.binary(BINARY[instruction.argval], left, right))
-
-
 @opcode("COMPARE_OP")
 def compare_op(frame: Frame, instruction: Instruction) -> None:
     right = frame.stack.pop()
@@ -59,13 +50,6 @@ def _truth(frame: Frame, value: Value) -> Value:
     return frame.context.constant(frame.context.truth(value) if jump is None else decide(frame, value, jump))
 
 
-@opcode("IS_OP")
-def is_op(frame: Frame, instruction: Instruction) -> None:
-    right = frame.stack.pop()
-    left = frame.stack.pop()
-    frame.stack.append(frame.context.constant(frame.context.identical(left, right) is not bool(instruction.arg)))
-
-
 @opcode("CONTAINS_OP")
 def contains_op(frame: Frame, instruction: Instruction) -> None:
     container = frame.stack.pop()
@@ -74,32 +58,16 @@ def contains_op(frame: Frame, instruction: Instruction) -> None:
     frame.stack.append(negation(frame.context, found) if instruction.arg else found)
 
 
-@opcode("UNARY_NOT")
-def unary_not(frame: Frame, instruction: Instruction) -> None:
-    frame.stack.append(negation(frame.context, frame.stack.pop()))
-
-
-@opcode("TO_BOOL")
-def to_bool(frame: Frame, instruction: Instruction) -> None:
-    value = frame.stack.pop()
-    frame.stack.append(_truth(frame, value))
-
-
-def _unary(frame: Frame, function: Callable[..., Any]) -> None:
-    value = frame.stack.pop()
-    frame.stack.append(frame.context.unary(function, value))
-
-
-@opcode("UNARY_NEGATIVE")
-def unary_negative(frame: Frame, instruction: Instruction) -> None:
-    _unary(frame, operator.neg)
-
-
-@opcode("UNARY_POSITIVE")
-def unary_positive(frame: Frame, instruction: Instruction) -> None:
-    _unary(frame, operator.pos)
-
-
-@opcode("UNARY_INVERT")
-def unary_invert(frame: Frame, instruction: Instruction) -> None:
-    _unary(frame, operator.invert)
+pushes(
+    {
+        "BINARY_OP": lambda frame, at: frame.context.binary(BINARY[at.argval], *frame.pop_many(2)),
+        "IS_OP": lambda frame, at: frame.context.constant(
+            frame.context.identical(*frame.pop_many(2)) is not bool(at.arg)
+        ),
+        "TO_BOOL": lambda frame, at: _truth(frame, frame.stack.pop()),
+        "UNARY_NOT": lambda frame, at: negation(frame.context, frame.stack.pop()),
+        "UNARY_NEGATIVE": lambda frame, at: frame.context.unary(operator.neg, frame.stack.pop()),
+        "UNARY_POSITIVE": lambda frame, at: frame.context.unary(operator.pos, frame.stack.pop()),
+        "UNARY_INVERT": lambda frame, at: frame.context.unary(operator.invert, frame.stack.pop()),
+    }
+)

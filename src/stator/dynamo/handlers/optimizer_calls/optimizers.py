@@ -47,8 +47,8 @@ def _enter_label(context: CaptureContext, label: Value) -> Value:
 
 
 @calls(record_function.__exit__)
-def _exit_label(context: CaptureContext, label: Value, kind: Value, error: Value, traceback: Value) -> Value:
-    return ConstantValue(None)
+def _exit_label(context: CaptureContext, label: Value, kind: Value, error: Value, traceback: Value) -> None:
+    return None
 
 
 @calls(Optimizer.zero_grad)
@@ -87,7 +87,7 @@ def _graph_break(context: CaptureContext, msg: Value | None = None) -> Value:
         if name in vars(Optimizer)
     }
 )
-def _step_begins(context: CaptureContext, optimizer: Value) -> Value:
+def _step_begins(context: CaptureContext, optimizer: Value) -> None:
     """Every step calls this first. Without the `capturable` option optimizers read step counts from tensors, so until
     the end of the step the option reads as true. Factors computed from counts in tensors then have double precision,
     like factors computed from Python numbers."""
@@ -100,7 +100,6 @@ def _step_begins(context: CaptureContext, optimizer: Value) -> Value:
         if isinstance(group, DictValue) and group.find(context, "capturable") is not None:
             instead.append((group, "capturable", ConstantValue(True)))
     context.overlays.append(LibraryOverride(context.frames[-1], instead, operands))
-    return ConstantValue(None)
 
 
 # ---- gradient scaling ----

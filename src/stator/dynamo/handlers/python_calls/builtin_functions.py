@@ -21,7 +21,7 @@ from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, ConstantSource
 from stator.dynamo.handlers.polyfills.itertools_module import called_until
 from stator.dynamo.host.naming import class_name, full_name, module_of, qualified_name
-from stator.dynamo.interpreter.calling import calls, fold, run_folded
+from stator.dynamo.interpreter.calling import calls, fold, handlers, run_folded
 from stator.dynamo.interpreter.long_loops import counted
 from stator.dynamo.values.base import CaptureContext, NotConstant, Raised, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
@@ -225,20 +225,8 @@ def _hasattr(context: CaptureContext, owner: Value, name: Value) -> Value:
     return ConstantValue(True)
 
 
-@calls(setattr)
-def _setattr(context: CaptureContext, owner: Value, name: Value, value: Value) -> Value:
-    owner.set_attr(context, _attribute_name(context, name), value)
-    return ConstantValue(None)
-
-
-@calls(delattr)
-def _delattr(context: CaptureContext, owner: Value, name: Value) -> Value:
-    owner.del_attr(context, _attribute_name(context, name))
-    return ConstantValue(None)
-
-
 @calls(object.__setattr__)
-def _object_setattr(context: CaptureContext, owner: Value, name: Value, value: Value) -> Value:
+def _object_setattr(context: CaptureContext, owner: Value, name: Value, value: Value) -> None:
     attribute = _attribute_name(context, name)
     if isinstance(owner, ObjectValue):
         owner.generic_set_attr(context, attribute, value)
@@ -246,7 +234,6 @@ def _object_setattr(context: CaptureContext, owner: Value, name: Value, value: V
         raise unsupported("attribute-write", "object.__setattr__ of a class, which raises")
     else:
         owner.set_attr(context, attribute, value)
-    return ConstantValue(None)
 
 
 @calls(object.__getattribute__)
@@ -405,11 +392,6 @@ def _reversed(context: CaptureContext, value: Value) -> Value:
     return IteratorValue(iter(list(context.iterate(value))[::-1]), cls=reversed, made_at=context.end_step())
 
 
-@calls(range)
-def _range(context: CaptureContext, *bounds: Value) -> Value:
-    return range_of(context, bounds)
-
-
 @calls(sorted)
 def _sorted(context: CaptureContext, items: Value, key: Value | None = None, reverse: Value | None = None) -> Value:
     found = items.in_any_order() if isinstance(items, SetValue) and key is None else None
@@ -417,16 +399,6 @@ def _sorted(context: CaptureContext, items: Value, key: Value | None = None, rev
 
 
 # ---- aggregates ----
-
-
-@calls(all)
-def _all(context: CaptureContext, items: Value) -> Value:
-    return ConstantValue(all(context.truth(item) for item in _lazy_items(context, items)))
-
-
-@calls(any)
-def _any(context: CaptureContext, items: Value) -> Value:
-    return ConstantValue(any(context.truth(item) for item in _lazy_items(context, items)))
 
 
 @calls(sum)
@@ -521,16 +493,6 @@ def _are_open(context: CaptureContext, *numbers: Value) -> bool:
     return (kinds == {int} or kinds == {float}) and any(map(is_open, numbers))
 
 
-@calls(max)
-def _max(context: CaptureContext, *values: Value, **options: Value) -> Value:
-    return _extreme(context, max, operator.gt, values, options)
-
-
-@calls(min)
-def _min(context: CaptureContext, *values: Value, **options: Value) -> Value:
-    return _extreme(context, min, operator.lt, values, options)
-
-
 # ---- text and numbers ----
 
 
@@ -539,11 +501,6 @@ def _pow(context: CaptureContext, base: Value, exp: Value, mod: Value | None = N
     if mod is None or context.is_none(mod):
         return context.binary(operator.pow, base, exp)
     return run_folded(context, pow, [base, exp, mod], {})
-
-
-@calls(repr)
-def _repr(context: CaptureContext, value: Value) -> Value:
-    return ConstantValue(context.text_of(value, 2))
 
 
 @calls(str)
@@ -584,13 +541,21 @@ def _number(context: CaptureContext, kind: Any, special: str, args: tuple[Value,
     return run_folded(context, kind, list(args), {})
 
 
-@calls(int)
-def _int(context: CaptureContext, *args: Value, base: Value | None = None) -> Value:
-    return (
-        _number(context, int, "__int__", args) if base is None else run_folded(context, int, list(args), {"base": base})
-    )
-
-
-@calls(float)
-def _float(context: CaptureContext, *args: Value) -> Value:
-    return _number(context, float, "__float__", args)
+handlers.add_all(
+    {
+        range: lambda context, *bounds: range_of(context, bounds),
+        all: lambda context, items: ConstantValue(all(context.truth(item) for item in _lazy_items(context, items))),
+        any: lambda context, items: ConstantValue(any(context.truth(item) for item in _lazy_items(context, items))),
+        max: lambda context, *values, **options: _extreme(context, max, operator.gt, values, options),
+        min: lambda context, *values, **options: _extreme(context, min, operator.lt, values, options),
+        setattr: lambda context, owner, name, value: owner.set_attr(context, _attribute_name(context, name), value),
+        delattr: lambda context, owner, name: owner.del_attr(context, _attribute_name(context, name)),
+        repr: lambda context, value: ConstantValue(context.text_of(value, 2)),
+        int: lambda context, *args, base=None: (
+            _number(context, int, "__int__", args)
+            if base is None
+            else run_folded(context, int, list(args), {"base": base})
+        ),
+        float: lambda context, *args: _number(context, float, "__float__", args),
+    }
+)

@@ -11,7 +11,7 @@ from typing import Any
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import AttrSource, Source
 from stator.dynamo.host.naming import class_name
-from stator.dynamo.interpreter.calling import calls, polyfill
+from stator.dynamo.interpreter.calling import calls, handlers, polyfill
 from stator.dynamo.interpreter.object_model.iteration import may_iterate
 from stator.dynamo.interpreter.wrapping import wrappers, wraps
 from stator.dynamo.values.base import CaptureContext, Value, unsupported
@@ -36,21 +36,11 @@ def _reduce(context: CaptureContext, function: Value, iterable: Value, initial: 
     return total
 
 
-@calls(list)
-def _list(context: CaptureContext, items: Value | None = None) -> Value:
-    return ListValue(list(context.listed(items)) if items is not None else [])
-
-
 @calls(tuple)
 def _tuple(context: CaptureContext, items: Value | None = None) -> Value:
     if isinstance(items, TupleValue) and items.cls is tuple:
         return items
     return TupleValue(list(context.listed(items)) if items is not None else [])
-
-
-@calls(set)
-def _set(context: CaptureContext, items: Value | None = None) -> Value:
-    return SetValue.from_items(context, items) if items is not None else SetValue.of(context, [])
 
 
 @calls(frozenset)
@@ -81,21 +71,11 @@ def _is_mapping(context: CaptureContext, value: Value) -> bool:
     return hasattr(value.python_type(context), "keys")
 
 
-@calls(dict)
-def _dict(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-    return _filled(context, DictValue({}), args, kwargs)
-
-
 @calls(MappingProxyType)
 def _mapping_proxy(context: CaptureContext, mapping: Value) -> Value:
     if not isinstance(mapping, DictValue) or mapping.cls not in (dict, OrderedDict):
         raise unsupported("new-object", f"a read-only view of {mapping.describe(context)}")
     return MappingProxyValue(mapping)
-
-
-@calls(OrderedDict)
-def _ordered_dict(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-    return _filled(context, DictValue({}, cls=OrderedDict), args, kwargs)
 
 
 @calls(defaultdict)
@@ -130,3 +110,15 @@ def _found_deque(context: CaptureContext, obj: deque[Any], source: Source | None
     context.guard(source, GuardKind.TYPE, deque)
     context.guard(AttrSource(source, "maxlen"), GuardKind.EQUALS, obj.maxlen)
     return DequeValue(obj.maxlen, obj, source)
+
+
+handlers.add_all(
+    {
+        list: lambda context, items=None: ListValue(list(context.listed(items)) if items is not None else []),
+        set: lambda context, items=None: (
+            SetValue.from_items(context, items) if items is not None else SetValue.of(context, [])
+        ),
+        dict: lambda context, *args, **kwargs: _filled(context, DictValue({}), args, kwargs),
+        OrderedDict: lambda context, *args, **kwargs: _filled(context, DictValue({}, cls=OrderedDict), args, kwargs),
+    }
+)

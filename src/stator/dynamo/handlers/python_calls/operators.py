@@ -13,7 +13,7 @@ import torch
 from stator.dynamo.handlers.numpy_calls.array_operations import apply_in_place, apply_operator
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.host.numpy_boundary import TRUTH, plain_converter
-from stator.dynamo.interpreter.calling import calls
+from stator.dynamo.interpreter.calling import calls, handlers
 from stator.dynamo.values.base import CaptureContext, NotConstant, Raised, Value, unsupported
 from stator.dynamo.values.classes import ClassValue
 from stator.dynamo.values.constants import ConstantValue, SourcedConstant
@@ -416,7 +416,7 @@ def _set_operation(name: str) -> Callable[[CaptureContext, Value, Value], Value]
         assert isinstance(owner, SetValue)
         handler = owner.builtin_method(context, name)
         assert handler is not None
-        return handler(context, owner, right)
+        return context.call_handler(handler, [owner, right], {})
 
     return run
 
@@ -460,23 +460,6 @@ for _function, _name in _UNARY.items():
     _register_unary(_function, _name)
 
 
-@calls(operator.getitem)
-def _getitem(context: CaptureContext, owner: Value, key: Value) -> Value:
-    return context.get_item(owner, key)
-
-
-@calls(operator.setitem)
-def _setitem(context: CaptureContext, owner: Value, key: Value, value: Value) -> Value:
-    owner.set_item(context, key, value)
-    return ConstantValue(None)
-
-
-@calls(operator.delitem)
-def _delitem(context: CaptureContext, owner: Value, key: Value) -> Value:
-    owner.del_item(context, key)
-    return ConstantValue(None)
-
-
 @calls(operator.contains)
 def membership(context: CaptureContext, container: Value, item: Value) -> Value:
     """`item in container`: a bool of the graph where tensors, or numbers that the graph computes, are compared."""
@@ -512,21 +495,14 @@ def negation(context: CaptureContext, value: Value) -> Value:
     return ConstantValue(not context.truth(value))
 
 
-@calls(operator.truth)
-def _truth(context: CaptureContext, value: Value) -> Value:
-    return ConstantValue(context.truth(value))
-
-
-@calls(operator.is_)
-def _is(context: CaptureContext, left: Value, right: Value) -> Value:
-    return ConstantValue(context.identical(left, right))
-
-
-@calls(operator.is_not)
-def _is_not(context: CaptureContext, left: Value, right: Value) -> Value:
-    return ConstantValue(not context.identical(left, right))
-
-
-@calls(operator.index)
-def _index(context: CaptureContext, value: Value) -> Value:
-    return ConstantValue(context.index_of(value))
+handlers.add_all(
+    {
+        operator.getitem: lambda context, owner, key: context.get_item(owner, key),
+        operator.setitem: lambda context, owner, key, value: owner.set_item(context, key, value),
+        operator.delitem: lambda context, owner, key: owner.del_item(context, key),
+        operator.truth: lambda context, value: ConstantValue(context.truth(value)),
+        operator.is_: lambda context, left, right: ConstantValue(context.identical(left, right)),
+        operator.is_not: lambda context, left, right: ConstantValue(not context.identical(left, right)),
+        operator.index: lambda context, value: ConstantValue(context.index_of(value)),
+    }
+)

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from torch import nn
 
 from stator.dynamo.host.naming import class_name, qualified_name
-from stator.dynamo.interpreter.calling import calls, make_instance, makers, new_object
+from stator.dynamo.interpreter.calling import calls, handlers, make_instance, makers, new_object
 from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.classes import ClassValue, SuperValue
 from stator.dynamo.values.constants import ConstantValue
@@ -59,11 +59,6 @@ def _implicit(context: CaptureContext) -> tuple[Value, Value]:
     return context.realized(cell.content), context.realized(owner)
 
 
-@calls(object)
-def _object(context: CaptureContext) -> Value:
-    return ObjectValue(object)
-
-
 def _kind_of(context: CaptureContext, cls: Value, base: type) -> type:
     """The class of the instance that `base.__new__(cls)` makes."""
     kind = context.real_of(cls, "a class")
@@ -80,10 +75,9 @@ def _object_new(context: CaptureContext, cls: Value, *args: Value, **kwargs: Val
 
 
 @calls(object.__init__)
-def _object_init(context: CaptureContext, owner: Value, *args: Value, **kwargs: Value) -> Value:
+def _object_init(context: CaptureContext, owner: Value, *args: Value, **kwargs: Value) -> None:
     if args or kwargs:
         raise unsupported("call-builtin", "object.__init__ with arguments")
-    return ConstantValue(None)
 
 
 @calls(type.__call__)
@@ -103,30 +97,10 @@ def _slice(context: CaptureContext, *args: Value) -> Value:
     return SliceValue(args[0], args[1], args[2] if len(args) > 2 else none)
 
 
-@calls(types.MethodType)
-def _method(context: CaptureContext, function: Value, owner: Value) -> Value:
-    return BoundMethodValue(function, owner)
-
-
-@calls(types.CellType)
-def _cell(context: CaptureContext, content: Value | None = None) -> Value:
-    return CellValue(content)
-
-
 @calls(tuple.__new__)
 def _tuple_new(context: CaptureContext, cls: Value, items: Value | None = None) -> Value:
     kind = _kind_of(context, cls, tuple)
     return TupleValue(list(context.listed(items)) if items is not None else [], cls=kind)
-
-
-@calls(dict.__new__)
-def _dict_new(context: CaptureContext, cls: Value, *args: Value, **kwargs: Value) -> Value:
-    return DictValue({}, cls=_kind_of(context, cls, dict))
-
-
-@calls(list.__new__)
-def _list_new(context: CaptureContext, cls: Value, *args: Value, **kwargs: Value) -> Value:
-    return ListValue([], cls=_kind_of(context, cls, list))
 
 
 # ---- instances with a built-in layout ----
@@ -135,11 +109,6 @@ def _list_new(context: CaptureContext, cls: Value, *args: Value, **kwargs: Value
 @makers.register(dict, OrderedDict)
 def _make_dict(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return DictValue({}, cls=kind)
-
-
-@makers.register(list)
-def _make_list(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return ListValue([], cls=kind)
 
 
 @makers.register(tuple)
@@ -157,11 +126,6 @@ def _make_set(context: CaptureContext, kind: type, args: list[Value], kwargs: di
     if len(args) > 1 and fills:
         raise unsupported("call-builtin", f"{qualified_name(kind)}() with {len(args)} arguments")
     return SetValue.of(context, context.iterate(args[0]) if args and fills else [], kind)
-
-
-@makers.register(nn.Module)
-def _make_module(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return ModuleValue(kind, None, None)
 
 
 @makers.register(BaseException)
@@ -188,3 +152,22 @@ def _make_namespace(context: CaptureContext, kind: type, args: list[Value], kwar
 @makers.register(int, float, str, bytes, complex)
 def _make_constant(context: CaptureContext, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     raise unsupported("new-object", f"making an instance of {qualified_name(kind)}, a subclass of a number or text")
+
+
+makers.add_all(
+    {
+        list: lambda context, kind, args, kwargs: ListValue([], cls=kind),
+        nn.Module: lambda context, kind, args, kwargs: ModuleValue(kind, None, None),
+    }
+)
+
+
+handlers.add_all(
+    {
+        object: lambda context: ObjectValue(object),
+        types.MethodType: lambda context, function, owner: BoundMethodValue(function, owner),
+        types.CellType: lambda context, content=None: CellValue(content),
+        dict.__new__: lambda context, cls, *args, **kwargs: DictValue({}, cls=_kind_of(context, cls, dict)),
+        list.__new__: lambda context, cls, *args, **kwargs: ListValue([], cls=_kind_of(context, cls, list)),
+    }
+)

@@ -35,7 +35,7 @@ from stator.dynamo.guards.source import AttrSource, CallSource, ConstantSource, 
 from stator.dynamo.host.hook import skip_frame
 from stator.dynamo.host.naming import full_name
 from stator.dynamo.host.numpy_boundary import numpy_numbers
-from stator.dynamo.interpreter.calling import calls, fold, made_functions
+from stator.dynamo.interpreter.calling import calls, fold, handlers, made_functions
 from stator.dynamo.interpreter.wrapping import wrappers, wraps
 from stator.dynamo.values.base import CaptureContext, Lazy, NotConstant, Raised, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
@@ -153,21 +153,6 @@ _codes = [one for one in functools.singledispatch.__code__.co_consts if isinstan
 made_functions[id(next(one for one in _codes if one.co_name == "dispatch"))] = _dispatch
 
 
-@calls(operator.itemgetter)
-def _itemgetter(context: CaptureContext, *keys: Value) -> Value:
-    return _getter(operator.itemgetter, list(keys), {})
-
-
-@calls(operator.attrgetter)
-def _attrgetter(context: CaptureContext, *names: Value) -> Value:
-    return _getter(operator.attrgetter, list(names), {})
-
-
-@calls(operator.methodcaller)
-def _methodcaller(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-    return _getter(operator.methodcaller, list(args), kwargs)
-
-
 def _getter(cls: type, args: list[Value], keywords: dict[str, Value]) -> Value:
     names = args if cls is operator.attrgetter else args[:1] if cls is operator.methodcaller else []
     if not args or not all(isinstance(name, ConstantValue) and type(name.value) is str for name in names):
@@ -243,11 +228,11 @@ def _exc_info(context: CaptureContext) -> Value:
 
 
 @calls(sys.exception)
-def _exception(context: CaptureContext) -> Value:
+def _exception(context: CaptureContext) -> Value | None:
     if context.handled:
         return context.handled[-1]
     context.rely_on_nothing_handled()
-    return ConstantValue(None)
+    return None
 
 
 # ---- weakref ----
@@ -295,11 +280,6 @@ def _class_or_class_of(context: CaptureContext, value: Value) -> type:
     except NotConstant:
         cls = None
     return cls if isinstance(cls, type) else value.python_type(context)
-
-
-@calls(dataclasses.is_dataclass)
-def _is_dataclass(context: CaptureContext, value: Value) -> Value:
-    return ConstantValue(dataclasses.is_dataclass(_class_or_class_of(context, value)))
 
 
 @calls(dataclasses.fields)
@@ -376,3 +356,15 @@ def _keeps(context: CaptureContext, kind: str, changed: Any, name: str, obj: obj
         in_class = hasattr(type(changed.obj), name)
         return attributes is not None and not in_class and context.is_constant_object(attributes.get(name))
     return False
+
+
+handlers.add_all(
+    {
+        operator.itemgetter: lambda context, *keys: _getter(operator.itemgetter, list(keys), {}),
+        operator.attrgetter: lambda context, *names: _getter(operator.attrgetter, list(names), {}),
+        operator.methodcaller: lambda context, *args, **kwargs: _getter(operator.methodcaller, list(args), kwargs),
+        dataclasses.is_dataclass: lambda context, value: ConstantValue(
+            dataclasses.is_dataclass(_class_or_class_of(context, value))
+        ),
+    }
+)

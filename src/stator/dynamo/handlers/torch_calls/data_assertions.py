@@ -120,10 +120,9 @@ _aten = torch.ops.aten
 
 
 @calls(torch._assert_async, _aten._assert_async, _aten._assert_async.default, _aten._assert_async.msg)
-def _assert_async(context: CaptureContext, condition: Value, message: Value | None = None) -> Value:
+def _assert_async(context: CaptureContext, condition: Value, message: Value | None = None) -> None:
     known = context.recorder.known_number(condition.fake) if isinstance(condition, TensorValue) else None
     if known is None and may_be_checked(context, condition):
         context.recorder.numbers.rely_on(condition)
     elif not known:
         raise unsupported("torch-error", "torch._assert_async of what does not hold")
-    return ConstantValue(None)

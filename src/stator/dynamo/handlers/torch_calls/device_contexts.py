@@ -21,11 +21,10 @@ def _enter(context: CaptureContext, device: Value) -> Value:
 
 
 @calls(torch.device.__exit__)
-def _exit(context: CaptureContext, device: Value, *error: Value) -> Value:
+def _exit(context: CaptureContext, device: Value, *error: Value) -> None:
     if not context.devices:
         raise unsupported("call-builtin", "leaving a block of torch.device that was entered before a graph break")
     context.devices.pop()
-    return ConstantValue(None)
 
 
 @calls(torch.get_default_device)

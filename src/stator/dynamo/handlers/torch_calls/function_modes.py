@@ -29,14 +29,13 @@ _INDEXING = ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemTo
 
 
 @calls(torch._C._push_on_torch_function_stack)
-def _push(context: CaptureContext, mode: Value) -> Value:
+def _push(context: CaptureContext, mode: Value) -> None:
     """The captured code runs under the mode from here on. The emitted code enters a mode that is still entered at the
     end of the graph."""
     cls = mode.python_type(context)
     if (module_of(cls), qualified_name(cls)) != _INDEXING:
         raise unsupported("call-builtin", f"entering {class_name(cls)}, a mode that sees torch functions")
     context.recorder.function_modes.append(mode)
-    return ConstantValue(None)
 
 
 @calls(torch._C._pop_torch_function_stack)

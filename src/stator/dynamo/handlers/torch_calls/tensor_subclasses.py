@@ -8,7 +8,7 @@ import torch
 from torch import overrides
 
 from stator.dynamo.host.torch_overrides import function_state, set_function_state
-from stator.dynamo.interpreter.calling import calls, makers, polyfill, tensor_methods
+from stator.dynamo.interpreter.calling import calls, handlers, makers, polyfill, tensor_methods
 from stator.dynamo.interpreter.torch_overrides import as_subclass, call_overrides, converted
 from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
@@ -137,42 +137,22 @@ def disable_all() -> OverridesDisabled:
     return OverridesDisabled(False)
 
 
-@calls(torch._C._is_torch_function_enabled)
-def _is_enabled(context: CaptureContext) -> Value:
-    return ConstantValue(torch._C._is_torch_function_enabled())
-
-
-@calls(torch._C._is_torch_function_all_disabled)
-def _is_all_disabled(context: CaptureContext) -> Value:
-    return ConstantValue(function_state() == 2)
-
-
-@calls(function_state)
-def _function_state(context: CaptureContext) -> Value:
-    return ConstantValue(function_state())
-
-
 @calls(set_function_state)
-def _set_function_state(context: CaptureContext, state: Value) -> Value:
+def _set_function_state(context: CaptureContext, state: Value) -> None:
     """No operator depends on it, so that the graph has no node for it."""
     context.run_real(set_function_state, (context.constant_of(state, "a state"),))
-    return ConstantValue(None)
 
 
 # ---- special methods of torch.Tensor, called by name ----
 
 
-@calls(torch.Tensor.__getitem__)
-def _get_item(context: CaptureContext, tensor: Value, key: Value) -> Value:
-    return context.get_item(tensor, key)
-
-
-@calls(torch.Tensor.__setitem__)
-def _set_item(context: CaptureContext, tensor: Value, key: Value, value: Value) -> Value:
-    tensor.set_item(context, key, value)
-    return ConstantValue(None)
-
-
-@calls(torch.Tensor.__bool__)
-def _bool(context: CaptureContext, tensor: Value) -> Value:
-    return ConstantValue(context.truth(tensor))
+handlers.add_all(
+    {
+        torch._C._is_torch_function_enabled: lambda context: ConstantValue(torch._C._is_torch_function_enabled()),
+        torch._C._is_torch_function_all_disabled: lambda context: ConstantValue(function_state() == 2),
+        function_state: lambda context: ConstantValue(function_state()),
+        torch.Tensor.__getitem__: lambda context, tensor, key: context.get_item(tensor, key),
+        torch.Tensor.__setitem__: lambda context, tensor, key, value: tensor.set_item(context, key, value),
+        torch.Tensor.__bool__: lambda context, tensor: ConstantValue(context.truth(tensor)),
+    }
+)

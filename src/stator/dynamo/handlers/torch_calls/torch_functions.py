@@ -19,6 +19,7 @@ from stator.dynamo.host.torch_overrides import TORCH_BUILTINS
 from stator.dynamo.interpreter.calling import (
     calls,
     fold,
+    handlers,
     leaves,
     named_handlers,
     run_folded,
@@ -249,7 +250,7 @@ named_handlers.register(  # by name, because stator never imports torch's own co
 
 
 @named_handlers.register(("torch._dynamo.decorators", "mark_static"), ("stator.control", "mark_static"))
-def _mark_static(context: CaptureContext, t: Value, dim: Value | None = None) -> Value:
+def _mark_static(context: CaptureContext, t: Value, dim: Value | None = None) -> None:
     """Rely on sizes of a tensor in captured code."""
     if isinstance(t, TensorValue):
         given = None if dim is None else context.constant_of(dim, "a dimension")
@@ -258,15 +259,9 @@ def _mark_static(context: CaptureContext, t: Value, dim: Value | None = None) ->
             size: Any = context.run_real(operator.getitem, (tuple(t.fake.shape), at))
             if type(size) is not int and size.node.has_hint():
                 int(size)  # records a fact
-    return ConstantValue(None)
 
 
 # ---- facts ----
-
-
-@calls(torch.is_tensor)
-def _is_tensor(context: CaptureContext, value: Value) -> Value:
-    return ConstantValue(isinstance(value, (TensorValue, TensorSubclassValue)))
 
 
 def _read_in_each_call(function: Callable[[], bool]) -> None:
@@ -333,16 +328,6 @@ def _size_of(context: CaptureContext, owner: TensorValue, *args: Value, **kwargs
     shape = owner.get_attr(context, "shape")
     dims = [*args, *kwargs.values()]
     return shape.get_item(context, dims[0]) if dims else shape
-
-
-@calls(torch.Size)
-def _size(context: CaptureContext, items: Value | None = None) -> Value:
-    return TupleValue(list(context.iterate(items)) if items is not None else [], cls=torch.Size)
-
-
-@calls(torch.tensor_split)
-def _tensor_split(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-    return context.record_function(torch.tensor_split, *_with_listed_indices(context, args, kwargs))
 
 
 @tensor_methods.register("tensor_split")
@@ -460,14 +445,13 @@ def _hooks_disabled(context: CaptureContext) -> Value:
 
 
 @calls(_hooks._saved_tensors_hooks_disable, _hooks._saved_tensors_hooks_enable)
-def _disable_hooks(context: CaptureContext, message: Value | None = None) -> Value:
+def _disable_hooks(context: CaptureContext, message: Value | None = None) -> None:
     """No operator depends on it, so that the graph has no node for it."""
     context.recorder.backend_flags_set.add(_HOOKS_DISABLED)
     if message is None:
         context.run_real(_hooks._saved_tensors_hooks_enable, ())
     else:
         context.run_real(_hooks._saved_tensors_hooks_disable, (context.constant_of(message, "a message"),))
-    return ConstantValue(None)
 
 
 def _deprecated_query(function: Any, current: Any, device: str) -> None:
@@ -501,9 +485,8 @@ _autocast_nesting(torch.autocast_decrement_nesting)
 
 
 @calls(torch.clear_autocast_cache)
-def _clear_autocast_cache(context: CaptureContext) -> Value:
+def _clear_autocast_cache(context: CaptureContext) -> None:
     context.recorder.state_call(torch.clear_autocast_cache, ())
-    return ConstantValue(None)
 
 
 # ---- modules ----
@@ -524,13 +507,12 @@ def _module_getattr(context: CaptureContext, module: Value, name: Value) -> Valu
 
 
 @calls(nn.Module.__setattr__)
-def _module_setattr(context: CaptureContext, module: Value, name: Value, value: Value) -> Value:
+def _module_setattr(context: CaptureContext, module: Value, name: Value, value: Value) -> None:
     attribute = context.constant_of(name, "an attribute's name")
     if isinstance(module, ModuleValue):
         module.module_setattr(context, attribute, value)
     elif isinstance(module, ObjectValue):
         module.generic_set_attr(context, attribute, value)
-    return ConstantValue(None)
 
 
 @calls(torch._C._nn._parse_to)
@@ -544,3 +526,16 @@ def _parse_to(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
 
     named = {name: plain(value) for name, value in kwargs.items()}
     return context.wrap_result(context.run_real(torch._C._nn._parse_to, tuple(map(plain, args)), named), "Module.to")
+
+
+handlers.add_all(
+    {
+        torch.is_tensor: lambda context, value: ConstantValue(isinstance(value, (TensorValue, TensorSubclassValue))),
+        torch.Size: lambda context, items=None: TupleValue(
+            list(context.iterate(items)) if items is not None else [], cls=torch.Size
+        ),
+        torch.tensor_split: lambda context, *args, **kwargs: context.record_function(
+            torch.tensor_split, *_with_listed_indices(context, args, kwargs)
+        ),
+    }
+)

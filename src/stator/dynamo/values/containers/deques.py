@@ -4,21 +4,21 @@ replayed as the calls of methods that the program made."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from stator.base.registry import Registry
 from stator.dynamo.codegen import support
 from stator.dynamo.guards.source import CallSource, Source
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, NewList, Recipe, call_effect, call_recipe
-from stator.dynamo.values.base import CaptureContext, Lazy, Reconstructor, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Handler, Lazy, Reconstructor, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import ObjectValue
 
 from .iterators import ContainerIterator, IteratorValue
 from .sequences import found_tuple
 
-_methods: Registry[str, Callable[..., Value]] = Registry("deque method")
+_methods: Registry[str, Handler] = Registry("deque method")
 
 
 class DequeValue(ObjectValue):
@@ -109,7 +109,7 @@ class DequeValue(ObjectValue):
     def slot(self, context: CaptureContext, name: str, descriptor: Any) -> Value:
         return ConstantValue(self.maxlen) if name == "maxlen" else super().slot(context, name, descriptor)
 
-    def builtin_method(self, context: CaptureContext, name: str) -> Callable[..., Value] | None:
+    def builtin_method(self, context: CaptureContext, name: str) -> Handler | None:
         return _methods.get(name)
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
@@ -135,9 +135,8 @@ def _several(context: CaptureContext, self: DequeValue, items: Value) -> Iterabl
 
 
 @_methods.register("append")
-def _append(context: CaptureContext, self: DequeValue, item: Value) -> Value:
+def _append(context: CaptureContext, self: DequeValue, item: Value) -> None:
     self.add(context, item)
-    return ConstantValue(None)
 
 
 @_methods.register("extend")
@@ -157,20 +156,18 @@ def _appendleft(context: CaptureContext, self: DequeValue, item: Value) -> Value
 
 
 @_methods.register("extendleft")
-def _extendleft(context: CaptureContext, self: DequeValue, more: Value) -> Value:
+def _extendleft(context: CaptureContext, self: DequeValue, more: Value) -> None:
     for item in _several(context, self, more):
         _appendleft(context, self, item)
-    return ConstantValue(None)
 
 
 @_methods.register("insert")
-def _insert(context: CaptureContext, self: DequeValue, index: Value, item: Value) -> Value:
+def _insert(context: CaptureContext, self: DequeValue, index: Value, item: Value) -> None:
     items = self.read(context)
     if len(items) == self.maxlen:
         raise context.raised(IndexError, "deque already at its maximum size")
     items.insert(context.index_of(index), item)
     self.changed(context, "insert", index, item)
-    return ConstantValue(None)
 
 
 def _take(context: CaptureContext, self: DequeValue, method: str, at: int) -> Value:
@@ -193,26 +190,23 @@ def _popleft(context: CaptureContext, self: DequeValue) -> Value:
 
 
 @_methods.register("clear")
-def _clear(context: CaptureContext, self: DequeValue) -> Value:
+def _clear(context: CaptureContext, self: DequeValue) -> None:
     self.read(context).clear()
     self.changed(context, "clear")
-    return ConstantValue(None)
 
 
 @_methods.register("reverse")
-def _reverse(context: CaptureContext, self: DequeValue) -> Value:
+def _reverse(context: CaptureContext, self: DequeValue) -> None:
     self.read(context).reverse()
     self.changed(context, "reverse")
-    return ConstantValue(None)
 
 
 @_methods.register("rotate")
-def _rotate(context: CaptureContext, self: DequeValue, steps: Value | None = None) -> Value:
+def _rotate(context: CaptureContext, self: DequeValue, steps: Value | None = None) -> None:
     items, by = self.read(context), 1 if steps is None else context.index_of(steps)
     at = -by % len(items) if items else 0
     items[:] = items[at:] + items[:at]
     self.changed(context, "rotate", ConstantValue(by))
-    return ConstantValue(None)
 
 
 @_methods.register("remove")

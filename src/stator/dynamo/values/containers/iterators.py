@@ -8,7 +8,7 @@ from typing import Any
 from stator.base.errors import Unsupported
 from stator.dynamo.host.iterator_state import set_position
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Effect, NewList, Recipe, call_effect
-from stator.dynamo.values.base import CaptureContext, Raised, Reconstructor, Value, cannot_rebuild, unsupported
+from stator.dynamo.values.base import CaptureContext, Handler, Raised, Reconstructor, Value, cannot_rebuild, unsupported
 
 LIST_ITERATOR: type = type([].__iter__())
 _BACKWARDS: tuple[type, ...] = (reversed, type(reversed([])))
@@ -57,7 +57,7 @@ class IteratorValue(Value):
             return super().get_attr(context, name)
         return context.bind(self, self.cls, name, context.class_lookup(self.cls, name))
 
-    def builtin_method(self, context: CaptureContext, name: str) -> Callable[..., Value] | None:
+    def builtin_method(self, context: CaptureContext, name: str) -> Handler | None:
         return _METHODS.get(name)
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
@@ -76,7 +76,7 @@ def _next(context: CaptureContext, self: IteratorValue) -> Value:
     return item
 
 
-_METHODS: dict[str, Callable[..., Value]] = {"__next__": _next, "__iter__": lambda context, self: self}
+_METHODS: dict[str, Handler] = {"__next__": _next, "__iter__": lambda context, self: self}
 
 
 class ContainerIterator(IteratorValue):

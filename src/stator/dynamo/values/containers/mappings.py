@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FunctionType, MappingProxyType
 from typing import Any
 
@@ -14,7 +14,7 @@ from stator.dynamo.guards.source import CallSource, ItemSource, Source
 from stator.dynamo.host.iterator_state import keys_in_order
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, GetAttr, Load, NewDict, Recipe, call_recipe
-from stator.dynamo.values.base import CaptureContext, Lazy, NotConstant, Reconstructor, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Handler, Lazy, NotConstant, Reconstructor, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.functions import FunctionValue
 from stator.dynamo.values.objects import MISSING, ObjectValue, meet_attributes, meet_dict, runs_code_when_compared
@@ -24,7 +24,7 @@ from .iterators import ContainerIterator, IteratorValue
 from .sequences import TupleValue
 from .sets import SetValue
 
-dict_methods: Registry[str, Callable[..., Value]] = Registry("dict method")
+dict_methods: Registry[str, Handler] = Registry("dict method")
 
 
 def _key_source(mapping: Source, index: int) -> Source:
@@ -232,7 +232,7 @@ class DictValue(ObjectValue):
                 return
             yield item
 
-    def builtin_method(self, context: CaptureContext, name: str) -> Callable[..., Value] | None:
+    def builtin_method(self, context: CaptureContext, name: str) -> Handler | None:
         return dict_methods.get(name) or super().builtin_method(context, name)
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
@@ -428,9 +428,8 @@ def _getitem(context: CaptureContext, self: DictValue, key: Value) -> Value:
 
 
 @dict_methods.register("__setitem__")
-def _setitem(context: CaptureContext, self: DictValue, key: Value, value: Value) -> Value:
+def _setitem(context: CaptureContext, self: DictValue, key: Value, value: Value) -> None:
     self.store(context, key, value)
-    return ConstantValue(None)
 
 
 @dict_methods.register("__delitem__")
@@ -441,28 +440,8 @@ def _delitem(context: CaptureContext, self: DictValue, key: Value) -> Value:
     return ConstantValue(None)
 
 
-@dict_methods.register("__contains__")
-def _contains(context: CaptureContext, self: DictValue, key: Value) -> Value:
-    return ConstantValue(self.has(context, key))
-
-
-@dict_methods.register("__len__")
-def _len(context: CaptureContext, self: DictValue) -> Value:
-    return ConstantValue(self.plain_length(context))
-
-
-@dict_methods.register("__iter__")
-def _iter(context: CaptureContext, self: DictValue) -> Value:
-    return self.forwards(context)
-
-
-@dict_methods.register("__reversed__")
-def _reversed(context: CaptureContext, self: DictValue) -> Value:
-    return IteratorValue(iter([self.key_value(context, key) for key in reversed(self.keys(context))]))
-
-
 @dict_methods.register("__init__", "update")
-def _update(context: CaptureContext, self: DictValue, *args: Value, **kwargs: Value) -> Value:
+def _update(context: CaptureContext, self: DictValue, *args: Value, **kwargs: Value) -> None:
     if len(args) > 1:
         raise unsupported("call-builtin", f"{len(args)} arguments of dict.update")
     for more in args:
@@ -473,12 +452,6 @@ def _update(context: CaptureContext, self: DictValue, *args: Value, **kwargs: Va
             self.set_item(context, key, value) if self.cls is not dict else self.store(context, key, value)
     for name, value in kwargs.items():
         self.store(context, ConstantValue(name), value)
-    return ConstantValue(None)
-
-
-@dict_methods.register("get")
-def _get(context: CaptureContext, self: DictValue, key: Value, default: Value | None = None) -> Value:
-    return self.find(context, key.key(context)) or default or ConstantValue(None)
 
 
 @dict_methods.register("setdefault")
@@ -514,7 +487,7 @@ def _popitem(context: CaptureContext, self: DictValue, last: Value | None = None
 
 
 @dict_methods.register("move_to_end")
-def _move_to_end(context: CaptureContext, self: DictValue, key: Value, last: Value | None = None) -> Value:
+def _move_to_end(context: CaptureContext, self: DictValue, key: Value, last: Value | None = None) -> None:
     if not issubclass(self.cls, OrderedDict):
         raise unsupported("call-builtin", f"move_to_end of {self.describe(context)}")
     real = key.key(context)
@@ -526,14 +499,12 @@ def _move_to_end(context: CaptureContext, self: DictValue, key: Value, last: Val
     self.put(context, kept, value)
     if last is not None and not context.truth(last):
         self.entries = {real: value, **self.entries}
-    return ConstantValue(None)
 
 
 @dict_methods.register("clear")
-def _clear(context: CaptureContext, self: DictValue) -> Value:
+def _clear(context: CaptureContext, self: DictValue) -> None:
     for key in self.keys(context):
         self.drop(context, key)
-    return ConstantValue(None)
 
 
 @dict_methods.register("copy", "__copy__")
@@ -546,16 +517,19 @@ def _copy(context: CaptureContext, self: DictValue) -> Value:
     return made
 
 
-@dict_methods.register("keys")
-def _keys(context: CaptureContext, self: DictValue) -> Value:
-    return DictViewValue(self, "keys")
-
-
-@dict_methods.register("values")
-def _values(context: CaptureContext, self: DictValue) -> Value:
-    return DictViewValue(self, "values")
-
-
-@dict_methods.register("items")
-def _items(context: CaptureContext, self: DictValue) -> Value:
-    return DictViewValue(self, "items")
+dict_methods.add_all(
+    {
+        "__contains__": lambda context, self, key: ConstantValue(self.has(context, key)),
+        "__len__": lambda context, self: ConstantValue(self.plain_length(context)),
+        "__iter__": lambda context, self: self.forwards(context),
+        "__reversed__": lambda context, self: IteratorValue(
+            iter([self.key_value(context, key) for key in reversed(self.keys(context))])
+        ),
+        "get": lambda context, self, key, default=None: (
+            self.find(context, key.key(context)) or default or ConstantValue(None)
+        ),
+        "keys": lambda context, self: DictViewValue(self, "keys"),
+        "values": lambda context, self: DictViewValue(self, "values"),
+        "items": lambda context, self: DictViewValue(self, "items"),
+    }
+)

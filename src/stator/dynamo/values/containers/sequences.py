@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from inspect import CO_VARARGS
 from typing import Any
 
@@ -17,23 +17,31 @@ from stator.dynamo.codegen import support
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.source import ItemSource, LocalSource, Source, length_source
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, NewList, NewTuple, Recipe, call_recipe
-from stator.dynamo.values.base import CaptureContext, Lazy, NotConstant, Raised, Reconstructor, Value, unsupported
+from stator.dynamo.values.base import (
+    CaptureContext,
+    Handler,
+    Lazy,
+    NotConstant,
+    Raised,
+    Reconstructor,
+    Value,
+    unsupported,
+)
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import MISSING, ObjectValue, new_of_layout
 
 from .iterators import ContainerIterator, IteratorValue
 from .slices import SliceValue
 
-Method = Callable[..., Value]
-list_methods: Registry[str, Method] = Registry("list method")
-tuple_methods: Registry[str, Method] = Registry("tuple method")
+list_methods: Registry[str, Handler] = Registry("list method")
+tuple_methods: Registry[str, Handler] = Registry("tuple method")
 
 
 class SequenceValue(ObjectValue):
     """A list or tuple. `items` may hold Lazy entries; reading an item realizes it."""
 
     __slots__ = ("items",)
-    methods: Registry[str, Method]
+    methods: Registry[str, Handler]
     builtin: type
 
     def __init__(
@@ -117,7 +125,7 @@ class SequenceValue(ObjectValue):
         """A plain container of this kind with these items."""
         return type(self)(items)
 
-    def builtin_method(self, context: CaptureContext, name: str) -> Callable[..., Value] | None:
+    def builtin_method(self, context: CaptureContext, name: str) -> Handler | None:
         found = self.methods.get(name)
         return found or super().builtin_method(context, name)
 
@@ -240,64 +248,35 @@ class ListValue(SequenceValue):
 # ---- methods of sequences, which programs also call through super() ----
 
 
-@list_methods.register("__getitem__")
-@tuple_methods.register("__getitem__")
-def _sequence_getitem(context: CaptureContext, self: SequenceValue, key: Value) -> Value:
-    return self.raw_get_item(context, key)
-
-
-@list_methods.register("__len__")
-@tuple_methods.register("__len__")
-def _sequence_len(context: CaptureContext, self: SequenceValue) -> Value:
-    return ConstantValue(len(self.items))
-
-
-@list_methods.register("__iter__")
-@tuple_methods.register("__iter__")
-def _sequence_iter(context: CaptureContext, self: SequenceValue) -> Value:
-    return self.forwards(context)
-
-
-@list_methods.register("__contains__")
-@tuple_methods.register("__contains__")
-def _sequence_contains(context: CaptureContext, self: SequenceValue, item: Value) -> Value:
-    return ConstantValue(any(context.same_or_equal(mine, item) for mine in self.raw_items(context)))
-
-
 @list_methods.register("__setitem__")
-def _list_setitem(context: CaptureContext, self: ListValue, key: Value, value: Value) -> Value:
+def _list_setitem(context: CaptureContext, self: ListValue, key: Value, value: Value) -> None:
     self.raw_set_item(context, key, value)
-    return ConstantValue(None)
 
 
 @list_methods.register("__init__")
-def _list_init(context: CaptureContext, self: ListValue, items: Value | None = None) -> Value:
+def _list_init(context: CaptureContext, self: ListValue, items: Value | None = None) -> None:
     self.items[:] = [] if items is None else list(context.listed(items))
     self.changed(context)
-    return ConstantValue(None)
 
 
 # ---- methods of list ----
 
 
 @list_methods.register("append")
-def _append(context: CaptureContext, self: ListValue, item: Value) -> Value:
+def _append(context: CaptureContext, self: ListValue, item: Value) -> None:
     self.add(item)
     self.changed(context)
-    return ConstantValue(None)
 
 
 @list_methods.register("extend")
-def _extend(context: CaptureContext, self: ListValue, more: Value) -> Value:
+def _extend(context: CaptureContext, self: ListValue, more: Value) -> None:
     self.extend(context, more)
-    return ConstantValue(None)
 
 
 @list_methods.register("insert")
-def _insert(context: CaptureContext, self: ListValue, index: Value, item: Value) -> Value:
+def _insert(context: CaptureContext, self: ListValue, index: Value, item: Value) -> None:
     self.items.insert(context.index_of(index), item)
     self.changed(context)
-    return ConstantValue(None)
 
 
 @list_methods.register("pop")
@@ -322,26 +301,19 @@ def _remove(context: CaptureContext, self: ListValue, item: Value) -> Value:
 
 
 @list_methods.register("clear")
-def _clear(context: CaptureContext, self: ListValue) -> Value:
+def _clear(context: CaptureContext, self: ListValue) -> None:
     self.items.clear()
     self.changed(context)
-    return ConstantValue(None)
 
 
 @list_methods.register("reverse")
-def _reverse(context: CaptureContext, self: ListValue) -> Value:
+def _reverse(context: CaptureContext, self: ListValue) -> None:
     self.items.reverse()
     self.changed(context)
-    return ConstantValue(None)
-
-
-@list_methods.register("copy")
-def _copy(context: CaptureContext, self: ListValue) -> Value:
-    return ListValue(list(self.items))
 
 
 @list_methods.register("sort")
-def _sort(context: CaptureContext, self: ListValue, key: Value | None = None, reverse: Value | None = None) -> Value:
+def _sort(context: CaptureContext, self: ListValue, key: Value | None = None, reverse: Value | None = None) -> None:
     before = list(self.raw_items(context))
     self.items = []  # CPython shows an empty list during the sort
     try:
@@ -353,7 +325,6 @@ def _sort(context: CaptureContext, self: ListValue, key: Value | None = None, re
         raise context.raised(ValueError, "list modified during sort")
     self.items = ordered
     self.changed(context)
-    return ConstantValue(None)
 
 
 def _from_start(context: CaptureContext, self: SequenceValue, bound: Value) -> int:
@@ -374,12 +345,6 @@ def _index(context: CaptureContext, self: SequenceValue, item: Value, *bounds: V
     if self.builtin is not tuple:
         text = f"{context.format_value(item, 2, '')} is not in {self.builtin.__name__}"
     raise context.raised(ValueError, text)
-
-
-@list_methods.register("count")
-@tuple_methods.register("count")
-def _count(context: CaptureContext, self: SequenceValue, item: Value) -> Value:
-    return ConstantValue(sum(context.same_or_equal(mine, item) for mine in self.iterate(context)))
 
 
 @tuple_methods.register("numel")
@@ -478,3 +443,20 @@ class AppendOnlyList(ListValue):
 
     def add(self, *items: Value) -> None:
         (self.appended if self.known_items is None else self.known_items).extend(items)
+
+
+for _methods in (list_methods, tuple_methods):
+    _methods.add_all(
+        {
+            "__getitem__": lambda context, self, key: self.raw_get_item(context, key),
+            "__len__": lambda context, self: ConstantValue(len(self.items)),
+            "__iter__": lambda context, self: self.forwards(context),
+            "__contains__": lambda context, self, item: ConstantValue(
+                any(context.same_or_equal(mine, item) for mine in self.raw_items(context))
+            ),
+            "count": lambda context, self, item: ConstantValue(
+                sum(context.same_or_equal(mine, item) for mine in self.iterate(context))
+            ),
+        }
+    )
+list_methods.add_all({"copy": lambda context, self: ListValue(list(self.items))})

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from stator.base.registry import Registry
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import Source
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, NewList, Recipe, call_recipe
-from stator.dynamo.values.base import CaptureContext, NotConstant, Reconstructor, Value, cannot_rebuild, unsupported
+from stator.dynamo.values.base import (
+    CaptureContext,
+    Handler,
+    NotConstant,
+    Reconstructor,
+    Value,
+    cannot_rebuild,
+    unsupported,
+)
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.objects import ObjectValue
 
 from .iterators import IteratorValue
 
-set_methods: Registry[str, Callable[..., Value]] = Registry("set method")
+set_methods: Registry[str, Handler] = Registry("set method")
 
 
 class SameOrder:
@@ -147,7 +155,7 @@ class SetValue(ObjectValue):
     def iterator(self, context: CaptureContext) -> Value:
         return IteratorValue(self.iterate(context))
 
-    def builtin_method(self, context: CaptureContext, name: str) -> Callable[..., Value] | None:
+    def builtin_method(self, context: CaptureContext, name: str) -> Handler | None:
         return set_methods.get(name) or super().builtin_method(context, name)
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
@@ -173,18 +181,16 @@ class SetValue(ObjectValue):
 
 
 @set_methods.register("add")
-def _set_add(context: CaptureContext, self: SetValue, item: Value) -> Value:
+def _set_add(context: CaptureContext, self: SetValue, item: Value) -> None:
     self.add(context, item)
     self.changed(context)
-    return ConstantValue(None)
 
 
 @set_methods.register("update")
-def _set_update(context: CaptureContext, self: SetValue, *others: Value) -> Value:
+def _set_update(context: CaptureContext, self: SetValue, *others: Value) -> None:
     self.changed(context)  # even if an exception ends the loop halfway
     for other in others:
         self.update(context, other)
-    return ConstantValue(None)
 
 
 def _drop(context: CaptureContext, self: SetValue, key: Any) -> Value | None:
@@ -194,23 +200,16 @@ def _drop(context: CaptureContext, self: SetValue, key: Any) -> Value | None:
 
 
 @set_methods.register("discard")
-def _set_discard(context: CaptureContext, self: SetValue, item: Value) -> Value:
+def _set_discard(context: CaptureContext, self: SetValue, item: Value) -> None:
     _drop(context, self, item.key(context))
-    return ConstantValue(None)
 
 
 @set_methods.register("remove")
-def _set_remove(context: CaptureContext, self: SetValue, item: Value) -> Value:
+def _set_remove(context: CaptureContext, self: SetValue, item: Value) -> None:
     key = item.key(context)
     if key not in self.members:
         raise context.raised_with(KeyError, [item])
     _drop(context, self, key)
-    return ConstantValue(None)
-
-
-@set_methods.register("__contains__")
-def _set_contains(context: CaptureContext, self: SetValue, item: Value) -> Value:
-    return ConstantValue(SetValue.contains(self, context, item))
 
 
 @set_methods.register("pop")
@@ -223,11 +222,10 @@ def _set_pop(context: CaptureContext, self: SetValue) -> Value:
 
 
 @set_methods.register("clear")
-def _set_clear(context: CaptureContext, self: SetValue) -> Value:
+def _set_clear(context: CaptureContext, self: SetValue) -> None:
     self.members.clear()
     self.only_added = False
     self.changed(context)
-    return ConstantValue(None)
 
 
 @set_methods.register("copy")
@@ -279,16 +277,15 @@ for _name in ("union", "intersection", "difference", "symmetric_difference"):
     _register_operation(_name)
 
 
-@set_methods.register("issubset")
-def _set_issubset(context: CaptureContext, self: SetValue, other: Value) -> Value:
-    return ConstantValue(self.members.keys() <= _members(context, other).keys())
-
-
-@set_methods.register("issuperset")
-def _set_issuperset(context: CaptureContext, self: SetValue, other: Value) -> Value:
-    return ConstantValue(self.members.keys() >= _members(context, other).keys())
-
-
-@set_methods.register("isdisjoint")
-def _set_isdisjoint(context: CaptureContext, self: SetValue, other: Value) -> Value:
-    return ConstantValue(self.members.keys().isdisjoint(_members(context, other)))
+set_methods.add_all(
+    {
+        "__contains__": lambda context, self, item: ConstantValue(SetValue.contains(self, context, item)),
+        "issubset": lambda context, self, other: ConstantValue(self.members.keys() <= _members(context, other).keys()),
+        "issuperset": lambda context, self, other: ConstantValue(
+            self.members.keys() >= _members(context, other).keys()
+        ),
+        "isdisjoint": lambda context, self, other: ConstantValue(
+            self.members.keys().isdisjoint(_members(context, other))
+        ),
+    }
+)

@@ -23,7 +23,7 @@ from stator.dynamo.host.numpy_boundary import (
     to_number,
 )
 from stator.dynamo.ir.reconstruct_ir import CallRecipe, ConstantRecipe, Load, Recipe
-from stator.dynamo.values.base import CaptureContext, Reconstructor, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Handler, Reconstructor, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.containers.slices import SliceValue
@@ -32,7 +32,7 @@ from stator.dynamo.values.functions import BuiltinMethodValue
 from .tensor import TensorValue
 
 # Methods of arrays: `handler(context, array, *args, **kwargs)`.
-array_methods: Registry[str, Callable[..., Value]] = Registry("array method")
+array_methods: Registry[str, Handler] = Registry("array method")
 # `write(context, array, part, value, mask)` writes a value to a part of an array, or where a mask of its shape holds;
 # handlers/numpy_calls/ registers it.
 writers: list[Callable[[Any, ArrayValue, TensorValue, Value, TensorValue | None], None]] = []
@@ -102,7 +102,7 @@ class ArrayValue(Value):
         if name in _FACTS:
             return _FACTS[name](context, self)
         if name == "T" and not self.scalar:
-            return array_methods["transpose"](context, self)
+            return context.call_handler(array_methods["transpose"], [self], {})
         if name in ("real", "imag") and not self.scalar:
             if self.dtype.kind == "c":
                 return array_of_tensor(context, context.record_function(getattr(torch, name), [self.tensor], {}))
@@ -115,7 +115,7 @@ class ArrayValue(Value):
             return BuiltinMethodValue(self, name)
         raise unsupported("attribute", f"attribute {name!r} of {self.describe(context)}")
 
-    def builtin_method(self, context: CaptureContext, name: str) -> Callable[..., Value]:
+    def builtin_method(self, context: CaptureContext, name: str) -> Handler:
         return array_methods[name]
 
     def length(self, context: CaptureContext) -> int:

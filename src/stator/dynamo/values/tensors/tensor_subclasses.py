@@ -7,7 +7,6 @@ it, the graph works on the plain tensor. interpreter/torch_overrides.py decides 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ import torch
 from stator.dynamo.guards.source import CallSource, ConstantSource, Source
 from stator.dynamo.host.torch_overrides import DISABLED, of_class, plain_attribute, plain_tensor
 from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Load, Recipe, call_recipe
-from stator.dynamo.values.base import CaptureContext, Reconstructor, Value, unsupported
+from stator.dynamo.values.base import CaptureContext, Handler, Reconstructor, Value, unsupported
 from stator.dynamo.values.containers.mappings import DictValue
 from stator.dynamo.values.functions import BuiltinValue
 from stator.dynamo.values.objects import C_METHODS, MISSING, IdentityKey, ObjectValue
@@ -91,7 +90,7 @@ class TensorSubclassValue(ObjectValue):
         else:
             super().generic_set_attr(context, name, value)
 
-    def builtin_method(self, context: CaptureContext, name: str) -> Callable[..., Value] | None:
+    def builtin_method(self, context: CaptureContext, name: str) -> Handler | None:
         in_classes = (base.__dict__.get(name) for base in self.cls.__mro__)
         method = next((found for found in in_classes if isinstance(found, C_METHODS)), None)
         if getattr(method, "__objclass__", None) not in _TORCH_S:
