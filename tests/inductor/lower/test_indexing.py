@@ -135,3 +135,24 @@ def test_columns_selected_for_all_rows(dtype: torch.dtype, rows: int, columns: i
         at[columns - 1] = columns
         with pytest.raises(IndexError):
             function(x, at)
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("shape", [(2, 16, 5, 7), (1, 33, 1, 9), (2, 64, 12, 12)], ids=str)
+def test_bilinear_upsampling_of_channels_last_images(
+    shape: tuple[int, ...], dtype: torch.dtype, align_corners: bool
+) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(shape, dtype=dtype).to(memory_format=torch.channels_last).requires_grad_()
+    for size in [(9, 13), (3, 20), (shape[2], 11), (1, 1)]:
+
+        def function(x, size=size):
+            return F.interpolate(x, size, mode="bilinear", align_corners=align_corners)
+
+        actual, expected = stator.compile(function)(x), function(x)
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)  # positions are rounded
+        assert actual.stride() == expected.stride()
+        grad = torch.randn(expected.shape, dtype=dtype)
+        gradients = [torch.autograd.grad(one, x, grad)[0] for one in (actual, expected)]
+        torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-5)

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from stator.prims.decompositions.decomposition_decorator import cast, decomposes, decomposition_table, iota
-from stator.prims.layout import is_unknown
+from stator.prims.layout import is_channels_last, is_unknown
 from stator.prims.shape_rules.neural_networks.convolution import per_spatial_dim
 
 aten = torch.ops.aten
+_LONG_PIXEL = 16  # channels
 
 
 def scale_of(scale: float | None, size: Any, target: Any) -> float:
@@ -64,12 +65,31 @@ def scales_of(output_size: Sequence[Any], scales: Sequence[Any], named: dict[str
 
 @decomposes("upsample_linear1d upsample_bilinear2d upsample_trilinear3d")
 def upsample_linear(self: Any, output_size: Sequence[Any], align_corners: bool, *scales: Any, **named: Any) -> Any:
-    """Interpolate between two neighbours, dimension by dimension, the innermost first."""
+    """Interpolate between two neighbours, dimension by dimension, the innermost first. Of channels-last images, all
+    neighbours are read at once: neighbouring channels share their places, so that reading twice as many pixels takes
+    less time than a pass over a result of one dimension."""
     if self.dtype not in (torch.float32, torch.float64):
         return NotImplemented
     given = scales_of(output_size, scales, named)
     result = self
     rank = len(output_size)
+    if _has_long_pixels(self, output_size):
+        places = [
+            linear_places(self.shape[axis + 2], target, align_corners, given[axis], self)
+            for axis, target in enumerate(output_size)
+        ]
+
+        def between(axis: int, chosen: list[Any]) -> Any:
+            if axis == rank:
+                return aten.index.Tensor(self, [None, None, *chosen])
+            shape = [-1, *[1] * (rank - 1 - axis)]
+            low, high, weight = (aten.view.default(one, shape) for one in places[axis])
+            first, second = (between(axis + 1, [*chosen, one]) for one in (low, high))
+            return aten.add.Tensor(
+                aten.mul.Tensor(first, aten.rsub.Scalar(weight, 1.0)), aten.mul.Tensor(second, weight)
+            )
+
+        return between(0, [])
     for axis in range(rank - 1, -1, -1):
         size, target = self.shape[axis + 2], output_size[axis]
         unknown = is_unknown(size) or is_unknown(target)
@@ -82,6 +102,16 @@ def upsample_linear(self: Any, output_size: Sequence[Any], align_corners: bool, 
         shares = aten.mul.Tensor(first, aten.rsub.Scalar(weight, 1.0)), aten.mul.Tensor(second, weight)
         result = aten.add.Tensor(shares[0], unless_equal(size, target, shares[1]) if unknown else shares[1])
     return result if result is not self else aten.clone.default(self)
+
+
+def _has_long_pixels(x: Any, output_size: Sequence[Any]) -> bool:
+    """True for channels-last images on CPUs, of constant sizes, of which every dimension changes."""
+    sizes = (*x.shape, *output_size)
+    if len(output_size) != 2 or x.device.type != "cpu" or not all(isinstance(size, int) for size in sizes):
+        return False
+    if x.shape[1] < _LONG_PIXEL or any(a == b for a, b in zip(x.shape[2:], output_size, strict=True)):
+        return False
+    return is_channels_last(tuple(x.shape), tuple(x.stride()))
 
 
 def unless_equal(size: Any, target: Any, share: Any) -> Any:
