@@ -77,7 +77,7 @@ def _collect(function: Callable[..., Any], names: set[str], seen: set[Any]) -> N
         _formula(function, names)
         return
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+        tree = _tree_of(function)
     except SyntaxError:  # a lambda within an expression: its names are followed instead
         tree = ast.Module([], [])
     for node in ast.walk(tree):
@@ -89,6 +89,16 @@ def _collect(function: Callable[..., Any], names: set[str], seen: set[Any]) -> N
             names.add(ast.unparse(node))
     for name in _names_in(code):
         _value(function.__globals__.get(name), names, seen)
+
+
+def _tree_of(function: Any) -> ast.AST:
+    """The syntax of a function, or of the row of a table that holds it."""
+    lines, _ = inspect.getsourcelines(inspect.getmodule(function))
+    at = function.__code__.co_firstlineno
+    for node in ast.walk(ast.parse("".join(lines))):
+        if isinstance(node, ast.Lambda) and node.lineno == at:
+            return node
+    return ast.parse(textwrap.dedent(inspect.getsource(function)))
 
 
 def _names_in(code: Any) -> Iterator[str]:
