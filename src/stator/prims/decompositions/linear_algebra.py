@@ -311,9 +311,9 @@ decomposition_table(
         "unsafe_split.Tensor": lambda self, size, dim=0: aten.split.Tensor(self, size, dim),
         "unsafe_split_with_sizes": lambda self, sizes, dim=0: aten.split_with_sizes.default(self, sizes, dim),
         "_unsafe_index_put": lambda self, *arguments: aten.index_put.default(self, *arguments),
-        "isin.Tensor_Scalar": lambda elements, number, *, invert=False, **_: (aten.ne if invert else aten.eq).Scalar(
-            elements, number
-        ),
+        "isin.Tensor_Scalar": lambda elements, number, *, invert=False, **_: (
+            aten.ne.Scalar if invert else aten.eq.Scalar
+        )(elements, number),
         # without the vectors, which ATen would also compute for tensor subclasses such as fake tensors
         "linalg_svdvals": lambda A, *, driver=None: aten._linalg_svd.default(A, False, False, driver=driver)[1],
         "linalg_eigvalsh": lambda self, UPLO="L": aten._linalg_eigh.default(self, UPLO, False)[0],
