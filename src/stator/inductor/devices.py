@@ -20,7 +20,8 @@ class DeviceTraits:
     lazy_parts: a concatenation of so many parts, or fewer, is selected from its parts where it is used; 0: never.
     small_read: reading a buffer of fewer elements for each element of a result costs nothing beside storing the result.
     combined_bytes: a kernel that moves no more may be launched together with others; 0: never.
-    products: matrix products can be kernels of ours.
+    products: matrix products can be Triton kernels of ours.
+    tiles: they can be kernels of ours in C++.
     depthwise_taps: depthwise convolutions with kernels of up to so many taps are loops.
     quantized_rows: up to so many rows, sums are quicker than a library's product with a matrix that must be made of
     quantized numbers first; where they run along its rows in memory, and where across these.
@@ -38,6 +39,7 @@ class DeviceTraits:
     small_read: float
     quantized_rows: tuple[int, int] = (0, 0)
     products: bool = False
+    tiles: bool = False
     depthwise_taps: int = 0
 
 
@@ -55,6 +57,7 @@ CPU = DeviceTraits(
     combined_bytes=0,
     small_read=1 / 16,
     quantized_rows=(8, 2),
+    tiles=True,
 )
 
 # A program keeps a row of up to 8192 elements in registers; 132 multiprocessors run a few programs each. Rows that are

@@ -15,6 +15,7 @@ from gpu_compiler import failures
 
 import stator
 from stator import pipeline
+from stator.inductor import devices
 from stator.inductor.program.steps import KernelSource
 from stator.runtime import cuda
 
@@ -41,6 +42,7 @@ def kernels(names: Sequence[str], mode: str) -> list[KernelSource]:
         return {source.symbol: NoKernel() for source in sources}
 
     pipeline.LANGUAGES["cpu"] = "triton"
+    devices.TRAITS["cpu"] = devices.GPU
     cuda.load_kernels = collect
     for name in names:
         program = programs()[name]

@@ -48,7 +48,7 @@ def returned_too(x, y):
 def old_value_is_read_earlier(x, y):
     product = x @ y
     x.add_(1)
-    return product + x
+    return product + y
 
 
 def old_value_is_returned(x, y):
@@ -113,6 +113,12 @@ def rows_exchanged(x, y):
     return x.sum()
 
 
+def both_values_are_read_by_one_kernel(x, y):
+    product = x @ y
+    x.add_(1)
+    return product + x
+
+
 def old_column_after_new_row(x, y):
     before = x[:, 0].clone()
     x.mul_(2)
@@ -122,6 +128,7 @@ def old_column_after_new_row(x, y):
 OTHERS = [
     *(flipped, transposed, whole_column, exchanged, copy_of_the_new_value_is_returned, product_of_itself),
     *(rows_exchanged, old_column_after_new_row, running_statistics),
+    both_values_are_read_by_one_kernel,
 ]
 
 LAYOUTS = {

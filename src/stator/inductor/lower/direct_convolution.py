@@ -13,6 +13,7 @@ import torch
 from stator.base import counters
 from stator.inductor.buffers import View
 from stator.inductor.convolutions import ConvolutionTile, DirectConvolution
+from stator.inductor.devices import traits_of
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.layout import channels_last_strides, numel, same_strides
@@ -100,7 +101,7 @@ def product_by_matrix(
     if is_tuned_blas() or step != 1 or not all(isinstance(size, int) for size in (inner, columns, apart)):
         return None
     plain = bias is None or (bias.shape == (columns,) and bias.dtype is a.dtype)
-    if not plain or {a.dtype, layout.dtype} != {torch.float32} or a.device.type != "cpu":
+    if not plain or {a.dtype, layout.dtype} != {torch.float32} or not traits_of(a.device).tiles:
         return None
     some = builder.sizes.hint(rows)
     if float_lanes() != _PACKED_LANES or some * inner * columns < _WORK:
