@@ -799,7 +799,14 @@ def test_indices_end_a_graph_only_where_a_handler_ends_their_error() -> None:
         except Exception:
             return x
 
-    for run in (program, by_constants):
+    def by_a_module_with_hooks(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return embedding(i)
+
+    embedding = torch.nn.Embedding(5, 3)
+    embedding.register_forward_hook(lambda module, args, result: result + 1)
+
+    for run in (program, by_constants, by_a_module_with_hooks):
         assert stator.explain(run)(torch.ones(4, 3), INSIDE).graph_break_count == 0
 
 

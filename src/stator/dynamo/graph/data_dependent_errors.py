@@ -52,6 +52,7 @@ _ENDS = ("RERAISE", "CALL_INTRINSIC_1", "END_SEND", "JUMP_BACKWARD_NO_INTERRUPT"
 # Instructions that compute the classes of an `except` clause, by the beginnings of their names.
 _COMPUTING = ("LOAD_", "BUILD_", "CALL", "PRECALL", "PUSH_NULL", "KW_NAMES", "BINARY_", "COPY", "SWAP", "CACHE")
 _LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"))
+_CALL_OF_MODULE = torch.nn.Module._call_impl.__code__
 _ONWARDS = frozenset(("PUSH_EXC_INFO", "NOP", "JUMP_FORWARD"))
 _TAKEN: dict[str, Callable[[bool | None], bool]] = {
     "NONE": lambda value: value is None,
@@ -124,8 +125,10 @@ def _handles(context: CaptureContext, frame: RunningFrame) -> bool:
 
 def _ends(context: CaptureContext, frame: RunningFrame, error: type[Exception]) -> bool:
     """Whether an `except`, or a context manager, around the current instruction may end the error. An `error` of class
-    Exception may be of any class."""
+    Exception may be of any class. A module's call in torch catches errors for hooks only, and raises them again."""
     instructions = frame.program.instructions
+    if frame.program.code is _CALL_OF_MODULE:
+        return False
     region = instructions[frame.now].handler
     while region is not None:
         at = region.target.index
