@@ -36,9 +36,11 @@ def gradients(
     return [one.grad for one in given]
 
 
-def check(function: Callable[..., Any], pick: Callable[[Any], torch.Tensor], *weights: torch.Tensor) -> None:
+def check(
+    function: Callable[..., Any], pick: Callable[[Any], torch.Tensor], *weights: torch.Tensor, backend: str = "inductor"
+) -> None:
     expected = gradients(function, pick, list(weights))
-    found = gradients(stator.compile(function, fullgraph=True), pick, list(weights))
+    found = gradients(stator.compile(function, backend=backend, fullgraph=True), pick, list(weights))
     for got, want in zip(found, expected, strict=True):
         assert (got is None) == (want is None)
         torch.testing.assert_close(got, want, equal_nan=True)
@@ -56,6 +58,28 @@ def with_loss(w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
 def test_backward_of_a_loss_is_not_traced_again(traces: list[Any]) -> None:
     check(with_loss, lambda results: results[0], torch.randn(8, 5), torch.randn(5, 4))
     assert len(traces) == 1
+
+
+def with_keys(w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The keys of attention, which lie otherwise than the gradient of their other reader."""
+    keys = (X @ w).view(2, 3, 2, 4).transpose(1, 2)
+    scores = torch.softmax(X.view(2, 3, 2, 4).transpose(1, 2) @ keys.transpose(2, 3), -1)
+    return F.cross_entropy((scores @ keys).transpose(1, 2).reshape(6, 8) @ v, TARGETS), keys
+
+
+@pytest.mark.parametrize("backend", ["inductor", "aot_eager"])
+def test_gradients_that_lie_otherwise_than_sums(traces: list[Any], backend: str) -> None:
+    weights = torch.randn(8, 8), torch.randn(8, 4)
+    check(with_keys, lambda results: results[0], *weights, backend=backend)
+    assert len(traces) == 1
+
+
+def test_strides_that_the_program_reads_are_traced_again(traces: list[Any]) -> None:
+    def function(w: torch.Tensor) -> Any:
+        keys = (X @ w).view(2, 3, 2, 4).transpose(1, 2)
+        return torch.bmm(keys.as_strided((2, 6, 4), (24, 4, 1)), torch.ones(2, 4, 3)).sin().sum(), keys
+
+    check(function, lambda results: results[0], torch.randn(8, 8))
 
 
 def test_symbolic_sizes(traces: list[Any]) -> None:
