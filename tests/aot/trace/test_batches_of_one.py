@@ -39,6 +39,17 @@ def of_expanded_rows(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.smooth_l1_loss(first * second, second) + (x * y.sum(1, keepdim=True)).exp().mean()
 
 
+def of_columns(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    similar = F.normalize(x, dim=1) @ F.normalize(y, dim=1).t()
+    own = torch.arange(x.shape[0])
+    return F.cross_entropy(similar, own) + F.cross_entropy(similar.t(), own)
+
+
+def of_tokens(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    tokens = x[:, None] * y
+    return F.cross_entropy(tokens.transpose(1, 2), tokens.detach().argmax(2)) + tokens.transpose(0, 1).softmax(0).std()
+
+
 def attention_by_hand(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     heads = (x[:, :, None] * y[:, None]).view(x.shape[0], 4, 2, 2).transpose(1, 2).reshape(-1, 4, 2)
     weights = (heads @ heads.mT).softmax(-1)
@@ -59,7 +70,17 @@ def pair(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("sizes", [(8, 1, 5, 3), (1, 8, 1, 3)])
 @pytest.mark.parametrize(
-    "loss", [of_classes, of_normalized_rows, of_one_number_a_row, of_expanded_rows, attention_by_hand, of_encoder_layer]
+    "loss",
+    [
+        of_classes,
+        of_normalized_rows,
+        of_one_number_a_row,
+        of_expanded_rows,
+        of_columns,
+        of_tokens,
+        attention_by_hand,
+        of_encoder_layer,
+    ],
 )
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_a_batch_of_one_row_trains_as_others_do(loss: Loss, sizes: tuple[int, ...], backend: str) -> None:

@@ -21,7 +21,7 @@ from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.ir.size_bindings import symbols_of
 from stator.prims.layout import always_equal, broadcast_shapes, is_channels_last, is_contiguous, is_unknown, surely
 from stator.prims.shape_rules.views import infer_size, view_strides
-from stator.shapes.environment import assume_several
+from stator.shapes.environment import assume_several, prefer_general
 from stator.shapes.expr import as_expr
 from stator.shapes.sym_node import SymbolicNode, to_expression
 
@@ -207,6 +207,18 @@ def _is_multiplied(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, 
     if shares_heads or dropout_p > 0 or query.dim() != 4 or (mask is not None and mask.requires_grad):
         return True
     return any(one.stride(-1) != 1 for one in given[:3]) or query.shape[-1] != value.shape[-1]
+
+
+@stand_ins.register(F.cross_entropy)
+def _cross_entropy(*args: Any, **named: Any) -> torch.Tensor:
+    with prefer_general():  # torch's C++ may copy its arguments, which nobody else sees
+        return F.cross_entropy(*args, **named)
+
+
+@stand_ins.register(F.nll_loss)
+def _nll_loss(*args: Any, **named: Any) -> torch.Tensor:
+    with prefer_general():
+        return F.nll_loss(*args, **named)
 
 
 @stand_ins.register(F.scaled_dot_product_attention)

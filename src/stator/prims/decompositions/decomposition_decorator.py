@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from stator.base.registry import name_lambda
-from stator.prims.layout import channels_last_strides, contiguous_strides, is_dense
+from stator.prims.layout import always_equal, channels_last_strides, contiguous_strides, is_dense
 from stator.prims.record import Decomposition, TensorMeta, decomposition, record
 from stator.prims.shape_rules.operands import overloads
 from stator.prims.type_promotion import computation_dtype
@@ -85,15 +85,20 @@ def laid_out(tensor: torch.Tensor, expected: TensorMeta) -> torch.Tensor:
     """Return the tensor with the expected strides, copied if need be. Layouts with gaps stay."""
     shape, strides = expected.shape, expected.stride
     own = tensor.stride()
-    if own == strides:
+    if all(map(always_equal, own, strides)):
         return tensor
     with assume_several():  # a copy is right for a size of 1, too
         placed = all(a == b or size == 1 for a, b, size in zip(own, strides, shape, strict=True))
-    if placed:
-        # With one channel or one pixel, strides that address nothing decide whether later results are channels-last.
-        tells = len(shape) == 4 and (shape[1] == 1) is not (shape[2] == shape[3] == 1)
-        tells = tells and strides == channels_last_strides(shape)
-        return aten.clone.default(tensor, memory_format=torch.channels_last) if tells else tensor
+        if not placed:
+            return _copied(tensor, expected)
+    # With one channel or one pixel, strides that address nothing decide whether later results are channels-last.
+    tells = len(shape) == 4 and own != strides and (shape[1] == 1) is not (shape[2] == shape[3] == 1)
+    tells = tells and strides == channels_last_strides(shape)
+    return aten.clone.default(tensor, memory_format=torch.channels_last) if tells else tensor
+
+
+def _copied(tensor: torch.Tensor, expected: TensorMeta) -> torch.Tensor:
+    shape, strides = expected.shape, expected.stride
     if strides == contiguous_strides(shape):
         return aten.clone.default(tensor, memory_format=torch.contiguous_format)
     if len(shape) == 4 and strides == channels_last_strides(shape):
