@@ -64,6 +64,14 @@ def of_encoder_layer(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return LAYER(x[:, None] * y[None]).square().mean()  # type: ignore[no-any-return]
 
 
+LSTM = torch.nn.LSTM(4, 3, batch_first=True)
+
+
+def of_recurrent_layer(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    steps = torch.arange(x.shape[0])
+    return LSTM(x[:, None] * y)[0][steps, x.detach().argmax(1) % x.shape[0]].square().sum()  # type: ignore[no-any-return]
+
+
 def pair(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(rows, 4, requires_grad=True), torch.randn(rows, 4, requires_grad=True)
 
@@ -80,6 +88,7 @@ def pair(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         of_tokens,
         attention_by_hand,
         of_encoder_layer,
+        of_recurrent_layer,
     ],
 )
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])

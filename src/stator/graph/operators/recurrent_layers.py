@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from stator.base.errors import Unsupported
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor, meta_of_real, specials
-from stator.prims.layout import contiguous_strides
+from stator.prims.layout import contiguous_strides, is_contiguous
 from stator.prims.onednn import onednn_enabled
 from stator.prims.operators.recurrent_layer import (
     LIBRARY,
@@ -24,6 +24,7 @@ from stator.prims.operators.recurrent_layer import (
     runs_in_onednn,
 )
 from stator.prims.record import TensorMeta
+from stator.shapes.environment import assume_several
 
 from .data_dependent_functions import stand_ins
 
@@ -40,7 +41,7 @@ class _RecurrentLayer(torch.autograd.Function):
         ctx: Any, options: tuple[Any, ...], count: int, input: torch.Tensor, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         kind, *flags = options
-        input = input.contiguous()  # as the layer reads it, forward and backward
+        input = _row_major(input)  # as the layer reads it, forward and backward
         results = recurrent_layer(kind, input, tensors[:count], tensors[count:], *flags[:2], True, *flags[2:])
         ctx.set_materialize_grads(False)
         ctx.options, ctx.count, ctx.inputs = options, count, len(tensors) + 1
@@ -60,12 +61,19 @@ class _RecurrentLayer(torch.autograd.Function):
         needed = [any(group) for group in groups]
         layer = kind, input, states, weights, *flags[:2], True, *flags[2:]
         # the kernel that computes a gradient writes it in the order that the layer reads
-        arriving = [None if one is None else one.contiguous() for one in gradients[: ctx.count + 1]]
+        arriving = [None if one is None else _row_major(one) for one in gradients[: ctx.count + 1]]
         results = ctx.saved_tensors[ctx.inputs :]
         found = iter(recurrent_layer_backward(arriving, results, needed, *layer))
         parts = [[next(found) if wanted else None for _ in group] for group, wanted in zip(groups, needed, strict=True)]
         of_inputs = [one for part in parts for one in part]
         return None, None, *[one if wanted else None for one, wanted in zip(of_inputs, asked, strict=True)]
+
+
+def _row_major(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy, if sizes above 1 need one, so that none of them is asked whether it is 1."""
+    with assume_several():
+        lies_so = is_contiguous(tuple(tensor.shape), tensor.stride())
+    return tensor if lies_so else tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _whole(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
