@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from symbolic_graphs import SymbolicGraph
 from tests.differential import BY_BACKEND, Counts, assert_same_outcome, observe
+from tests.varying_sizes import check_sizes
 
 import stator
 from stator import pipeline
@@ -102,3 +103,13 @@ def test_gradients_of_known_sizes(options: dict[str, Any], memory_format: Any, a
     wanted, found = (torch.autograd.grad(result, x, grad)[0] for result in (expected, actual))
     torch.testing.assert_close(found.nan_to_num(7.0, 7.0, 7.0), wanted.nan_to_num(7.0, 7.0, 7.0), rtol=1e-4, atol=1e-4)
     assert found.stride() == wanted.stride()
+
+
+@pytest.mark.fixed_sizes  # counts the versions of sizes that become symbols by changing
+def test_every_other_pixel_of_odd_and_even_sizes() -> None:
+    """The strides of the pixels are those of a dense tensor in no size, whether or not it is a multiple of two."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x[:, :, ::2, ::2], size=(x.shape[2] * 2, x.shape[3] * 2), mode="bilinear")
+
+    check_sizes(program, lambda size: (torch.randn(2, 3, size, size + 2, requires_grad=True),), backend="inductor")

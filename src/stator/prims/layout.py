@@ -339,9 +339,9 @@ def elementwise_strides(shape: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -
     for operand_shape, strides in operands:
         if len(operand_shape) != len(shape) or operand_shape != shape:
             same_shape = False
-            if row_major and strides != contiguous_strides(operand_shape):
+            if row_major and not _equal(strides, contiguous_strides(operand_shape)):
                 row_major = False
-        elif strides != contiguous:
+        elif not _equal(strides, contiguous):
             row_major = False
     if row_major and (same_shape or 0 not in shape):
         return contiguous
@@ -367,6 +367,14 @@ def elementwise_strides(shape: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -
         dense[dim] = running
         running = running * shape[dim]
     return tuple(dense)
+
+
+def _equal(first: Sizes, second: Sizes) -> bool:
+    """Whether strides are equal. Asks about none if some differ for all values of symbols."""
+    differ = any(
+        type(one) is int and type(other) is int and one != other for one, other in zip(first, second, strict=True)
+    )
+    return not differ and first == second
 
 
 def _expanded_strides(shape: Sizes, operand_shape: Sizes, strides: Sizes) -> Sizes:
