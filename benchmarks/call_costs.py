@@ -105,7 +105,7 @@ def measure(case: Case) -> tuple[Calls, dict[str, float]]:
     seen: list[Calls] = []
     with (
         mock.patch.object(training, "too_small", lambda _, calls: seen.append(calls)),
-        mock.patch.object(call_costs, "DIVIDED_DATA", -1),
+        mock.patch.object(call_costs, "MUCH_DATA", -1),
     ):
         compiled = stator.compile(function)
         compiled(*inputs)

@@ -33,7 +33,7 @@ for _device in (torch.cuda, torch.xpu, torch.mtia):
     _device.traceback = SimpleNamespace(**{**vars(traceback), "format_stack": list})  # type: ignore[attr-defined]
 
 call_costs.LITTLE_DATA = -1  # most tests of gradients use little data, which is left to eager
-call_costs.DIVIDED_DATA = -1  # and divided at results that have autograd nodes of their own
+call_costs.MUCH_DATA = -1  # on much data, some loops gain alone
 program_cache.is_on = False  # tests replace parts of the compiler, which no key of a program can tell
 _FAILURES = "dynamo.failures_of_graphs_alone"
 _OUR_BACKENDS = {f"backend {name!r}" for name in ("eager", "aot_eager", "inductor")}

@@ -18,14 +18,12 @@ from stator.graph.functionalization.functionalize import Keep
 from stator.graph.ir.captured_tensors import captured_tensors
 from stator.graph.ir.traced import Fresh, Traced, ViewOfInput, ViewOfOutput
 from stator.graph.printer import print_graph
-from stator.graph.subgraphs.generators import random_devices
 from stator.graph.tracing.symbolic_inputs import with_symbols
 
 from .autograd.autograd_step import CompiledStep
 from .autograd.step_runner import effects_left, run_step_of_shown, runner, views_of_views
-from .partition.call_costs import Calls, costs_less_apart, count_calls, may_gain_apart, too_small
+from .partition.call_costs import count_calls, too_small
 from .partition.partition import Partition, partition
-from .partition.result_pieces import ResultPieces
 from .runtime.eager import python_function
 from .runtime.overlap_check import OverlappingInputs
 from .runtime.replay import is_flat, with_effects
@@ -80,20 +78,9 @@ def compile_training(
         parts = partition(joint, memory_budget)
     if leave_small and not shown:
         calls = count_calls(joint, parts, joint.link_nodes(), len(joint.groups))
-        divided = _divided(program, joint, calls)
-        if reason := too_small(joint, calls if divided is None else calls.apart(divided.counts())):
+        if reason := too_small(joint, calls):
             leave_small(reason)
             return python_function(function) if isinstance(function, fx.GraphModule) else function
-        if divided is not None:
-            compile_piece = partial(
-                compile_training,
-                compile_graph=compile_graph,
-                keep=keep,
-                rewrite=rewrite,
-                memory_budget=memory_budget,
-                leave_small=_leave_piece,
-            )
-            return divided.compile(example_inputs, compile_piece)
     dumps.write("20_joint.py", lambda: print_graph(joint.graph))
     differentiable = frozenset(joint.differentiable)
     parts.forward.meta["mutated"] = [
@@ -105,31 +92,6 @@ def compile_training(
     forward = compile_graph(parts.forward, [*tensors, *[example_inputs[at] for at in joint.traced.numbers]])
     step = CompiledStep(program, joint, parts, forward, compile_graph, compile_again)
     return _run_of_shown(step, shown) if shown else _run(step, tensors)
-
-
-def _divided(program: RetraceableProgram, joint: Joint, calls: Calls) -> ResultPieces | None:
-    """The pieces of the program, if it costs less in these."""
-    if not isinstance(program.function, fx.GraphModule) or not (joint.link_nodes() or joint.groups):
-        return None
-    if not may_gain_apart(joint) or not _only_computes(program, joint):
-        return None
-    divided = ResultPieces.of(program.function)
-    return divided if divided is not None and costs_less_apart(calls, divided.counts()) else None
-
-
-def _only_computes(program: RetraceableProgram, joint: Joint) -> bool:
-    """Whether the program does nothing but compute its results, a flat sequence of tensors."""
-    traced = joint.traced
-    does_more = traced.mutated or traced.fixed_offsets or traced.layouts or joint.leads_to_made
-    if does_more or traced.numbers or program.captured or random_devices(joint.graph):
-        return False
-    if not torch.is_grad_enabled():  # a piece that runs as it is would leave grad mode on
-        return False
-    return all(type(output) in (Fresh, ViewOfInput, ViewOfOutput) for output in traced.outputs)
-
-
-def _leave_piece(reason: str) -> None:
-    logs.log("graph", "a piece of a graph runs as it is, because it is too small to gain: %s", reason)
 
 
 def _compile_without_gradients(

@@ -89,7 +89,7 @@ def test_a_small_graph_is_left_to_eager(
     function: Callable[[torch.Tensor], torch.Tensor], size: int, left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(call_costs, "LITTLE_DATA", 1 << 15)
-    monkeypatch.setattr(call_costs, "DIVIDED_DATA", 1 << 18)
+    monkeypatch.setattr(call_costs, "MUCH_DATA", 1 << 18)
     stator.reset()
     before = counters.counts["left_to_eager"]
     expected, x = (torch.arange(float(size), requires_grad=True) for _ in range(2))

@@ -257,7 +257,7 @@ def check(family: str) -> None:
 if __name__ == "__main__":
     warnings.filterwarnings("error", "stator")
     torch.set_num_threads(1)
-    call_costs.LITTLE_DATA = call_costs.DIVIDED_DATA = -1
+    call_costs.LITTLE_DATA = call_costs.MUCH_DATA = -1
     if DEVICE.type == "cuda":
         torch.cuda.set_device(RANK)
     for family in sys.argv[4:]:

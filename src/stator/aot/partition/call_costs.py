@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Number
 from typing import Any
 
@@ -27,10 +27,9 @@ from .partition import Partition
 # Above so many bytes of a tensor, fusion gains more than calls cost
 LITTLE_DATA = 1 << 15
 
-# Above so many bytes of a tensor, fusion gains more than autograd nodes of results and of groups of inputs cost
-DIVIDED_DATA = 1 << 18
+# Above so many bytes of a tensor, loops such as those of reductions gain alone
+MUCH_DATA = 1 << 18
 _GAINING = frozenset(("reduction", "index"))  # tags of operators
-_BYTES_PER_MICROSECOND = 10_000  # that memory gives or takes
 
 # Microseconds of one call or object of each kind. `python -m benchmarks.call_costs` measures small programs on tensors
 # of few elements, fits these numbers by least squares of relative errors, and prints this table. Only ratios matter.
@@ -62,17 +61,6 @@ STEP_BACKWARD: Mapping[str, float] = {
 
 
 @dataclass(frozen=True, slots=True)
-class PieceCounts:
-    """A part of a graph: the numbers of its inputs, of its results, and of inputs that require grad; and the bytes that
-    it takes of other parts."""
-
-    inputs: int
-    results: int
-    gradients: int
-    taken: int
-
-
-@dataclass(frozen=True, slots=True)
 class Calls:
     """What runs in a forward and its backward, by kind: operator by operator, and as a compiled step."""
 
@@ -88,18 +76,6 @@ class Calls:
     def as_step(self) -> tuple[float, float]:
         """Microseconds of the forward and of the backward of a compiled step."""
         return _cost(self.step_forward, STEP_FORWARD), _cost(self.step_backward, STEP_BACKWARD)
-
-    def apart(self, pieces: Sequence[PieceCounts]) -> Calls:
-        """The calls where each piece is a step, without autograd nodes of results and of groups."""
-        count, results = len(pieces), sum([piece.results for piece in pieces])
-        forward, backward = self.step_forward.copy(), self.step_backward.copy()
-        forward.update(step=count - 1, input=sum([piece.inputs for piece in pieces]) - forward["input"])
-        forward.update(result=results - forward["result"])
-        backward.update(step=count - 1, tangent=results - backward["tangent"])
-        backward.update(gradient=sum([piece.gradients for piece in pieces]) - backward["gradient"])
-        for counts in (forward, backward):
-            counts["link"] = counts["group"] = 0
-        return replace(self, step_forward=forward, step_backward=backward)
 
 
 def too_small(joint: JointGraph, calls: Calls) -> str | None:
@@ -125,20 +101,6 @@ def too_small(joint: JointGraph, calls: Calls) -> str | None:
         f"calls of its operators take about {by_operators[0]:.0f} us in the forward and {by_operators[1]:.0f} us in "
         f"the backward, those of a compiled step {as_step[0]:.0f} us and {as_step[1]:.0f} us"
     )
-
-
-def may_gain_apart(joint: JointGraph) -> bool:
-    """Whether no tensor is too large for a division of the graph to gain. With symbols, other calls may bring more
-    data."""
-    graph = joint.graph.graph
-    return not has_symbols(graph) and max(map(bytes_of, graph.nodes)) <= DIVIDED_DATA
-
-
-def costs_less_apart(calls: Calls, pieces: Sequence[PieceCounts]) -> bool:
-    """Whether a step for each of these pieces costs less than one step. What pieces take of one another is written and
-    read once more, in forward and backward."""
-    moving = 4 * sum([piece.taken for piece in pieces]) / _BYTES_PER_MICROSECOND
-    return _weighted(calls.apart(pieces).as_step()) + moving < _weighted(calls.as_step())
 
 
 def _fusible(nodes: Sequence[fx.Node]) -> list[fx.Node]:
@@ -240,7 +202,7 @@ def _gains_alone(node: fx.Node) -> bool:
     first = meta[0] if isinstance(meta, (tuple, list)) else meta
     if is_backward(node) or not isinstance(node.target, OpOverload) or not isinstance(first, TensorMeta):
         return False
-    much = max(map(bytes_of, (node, *node.all_input_nodes))) > DIVIDED_DATA
+    much = max(map(bytes_of, (node, *node.all_input_nodes))) > MUCH_DATA
     return much and first.device.type == "cpu" and not _GAINING.isdisjoint(op_info(node.target).record.tags)
 
 
