@@ -312,21 +312,28 @@ def _items_of(context: CaptureContext, iterator: Value) -> Iterator[Value]:
 def _zip(context: CaptureContext, *values: Value, strict: Value | None = None) -> Value:
     iterators = [context.iterator(value) for value in values]
     check = strict is not None and context.truth(strict)
-    rows = _zipped(context, [_items_of(context, iterator) for iterator in iterators], check)
-    return ZipValue(iterators, check, rows)
+    sources = [_items_of(context, iterator) for iterator in iterators]
+    rows = iter(lambda: _zipped_row(context, sources, check), None)
+    return ZipValue(iterators, check, rows)  # type: ignore[arg-type]
 
 
-def _zipped(context: CaptureContext, sources: list[Iterator[Value]], strict: bool) -> Iterator[Value]:
-    while sources:
-        row: list[Value] = []
-        for at, source in enumerate(sources):
-            item = next(source, None)
-            if item is None:
-                if strict and (at or any(next(other, None) is not None for other in sources[1:])):
-                    raise unsupported("iteration", "zip(strict=True) of iterables that end one after another")
-                return
-            row.append(item)
-        yield TupleValue(row)
+def _zipped_row(context: CaptureContext, sources: list[Iterator[Value]], strict: bool) -> Value | None:
+    row: list[Value] = []
+    for source in sources:
+        item = next(source, None)
+        if item is None:
+            if strict and row:
+                raise context.raised(ValueError, _unequal(len(row), "shorter"))
+            for at, other in enumerate(sources[1:] if strict else (), 1):
+                if next(other, None) is not None:
+                    raise context.raised(ValueError, _unequal(at, "longer"))
+            return None
+        row.append(item)
+    return TupleValue(row) if row else None
+
+
+def _unequal(before: int, how: str) -> str:
+    return f"zip() argument {before + 1} is {how} than argument{' ' if before == 1 else 's 1-'}{before}"
 
 
 @calls(enumerate)
