@@ -440,3 +440,22 @@ def contents_that_are_an_output(x: Tensor, w: Tensor) -> Any:
 )
 def test_gradients_of_outputs_that_share_memory(function: Callable[..., Any], backend: str) -> None:
     check_program(function, leaf(3, 2), torch.zeros(3, 2), backend=backend, gradients=True, tolerance=TOLERANCE)
+
+
+@pytest.mark.filterwarnings("ignore:stator. a graph runs eagerly")
+@by_backend
+def test_a_part_that_was_written_to_is_refused_as_in_eager(backend: str) -> None:
+    """Autograd refuses uses of a part of a split behind a write to it, but not the results themselves."""
+
+    def function(x: Tensor) -> Any:
+        first, second = torch.split(x * 2, 1)
+        with torch.no_grad():
+            first.mul_(2)
+        return first, second
+
+    x = leaf(2, 3, seed=0)
+    for call in (function, stator.compile(function, backend=backend)):
+        first, _ = call(x)
+        torch.testing.assert_close(first.detach(), 4 * x[:1].detach())
+        with pytest.raises(RuntimeError, match="returns multiple views"):
+            first.sin()

@@ -175,6 +175,18 @@ def trace_joint(
 
 
 @contextmanager
+def _refused_by_autograd() -> Iterator[None]:
+    """Errors of autograd end the capture: a saved value was overwritten, a formula is missing, or a view that one of
+    several results is was written to."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, StatorError) and not raised_by_signal_handler(error):
+            raise Unsupported("backward", f"autograd refuses to differentiate the outputs: {error}") from error
+        raise
+
+
+@contextmanager
 def _without_saved_tensors_hooks() -> Iterator[None]:
     """Suspend the caller's saved-tensor hooks: they are for the compiled forward, not for the trace."""
     hooks = []
@@ -311,7 +323,8 @@ def _add_primal(
 def _finish(tracer: _JointTracer, primals: list[FakeTensor], result: Any, wanted: _Wanted) -> Joint:
     leaves, spec = pytree.tree_flatten(result)
     leaves = [tracer.constant(leaf) if _is_real(leaf) else leaf for leaf in leaves]
-    described = describe_outputs(tracer, leaves, differentiable=True)
+    with _refused_by_autograd():
+        described = describe_outputs(tracer, leaves, differentiable=True)
     result_sizes, missing = described.unknown_sizes(tracer)
     known = [handle if _is_differentiable(tracer, handle) else None for handle in described.handles]
     known += [None] * len(missing)
@@ -411,17 +424,13 @@ def _differentiate(
     versions = [fake.fake_storage.version for fake in lasting]
     with _autocast_off():
         try:
-            with ExitStack() as stack, prefer_general():
+            with ExitStack() as stack, prefer_general(), _refused_by_autograd():
                 if is_symbolic([tuple(primal.shape) for primal in primals]):
                     _as_for_several(roots, stack)
                 found = gradients_between(roots, list(tangents.values()), sought, stops)
         except DataDependent as error:
             if error.autograd_node is not None:
                 error.origin = tracer.differentiated(error.autograd_node)
-            raise
-        except RuntimeError as error:  # for example: a saved value was overwritten, or a formula is missing
-            if not isinstance(error, StatorError) and not raised_by_signal_handler(error):
-                raise Unsupported("backward", f"autograd refuses to differentiate the outputs: {error}") from error
             raise
     if versions != [fake.fake_storage.version for fake in lasting]:
         raise Unsupported("deferred-effect", "a backward writes to an input, a result or the gradient of one")
