@@ -99,6 +99,7 @@ _OF_STRIDES = frozenset((aten.as_strided.default, aten.as_strided_scatter.defaul
 
 
 def _result(mode: FakeMode, node: fx.Node) -> Any:
+    assert isinstance(node.target, OpOverload)
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda one: mode.make(one.meta["val"]))
     return pytree.tree_map_only(FakeTensor, lambda fake: fake.meta, mode.dispatch(node.target, args, kwargs))
 
