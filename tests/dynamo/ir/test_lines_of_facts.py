@@ -54,7 +54,7 @@ IMAGE = (2, 3, 7, 7)
 # program, the shapes or values of its arguments, whether they require grad, a fact
 PROGRAMS = [
     (of_capture, [(9, 4)], False, "x.size(0) >= 5"),
-    (of_a_decomposition, [IMAGE], False, "!="),
+    (of_a_decomposition, [IMAGE], False, ">= 2"),
     (of_a_decomposition, [IMAGE], True, "14 % x.size(2) == 0"),  # a formula of the backward
     (of_a_gradient, [(9, 4)], True, "x.size(0) >= 5"),
     (of_a_lowering, [(9, 4)], False, "x.size(0) <= 65536"),
