@@ -32,6 +32,7 @@ from stator.inductor.program import (
     predict_peak,
     print_program,
     reuse_dead_memory,
+    scratch_bytes,
     verify_program,
     write_inputs,
 )
@@ -404,7 +405,9 @@ def _recording(program: Program, gm: fx.GraphModule) -> Recording | None:
     device = recording_device(program)
     if device is None:
         return None
-    need = 0 if program.size_bindings else predict_peak(program, program.inputs, graphs.LARGE_BYTES).bytes
+    need = 0
+    if not program.size_bindings:
+        need = predict_peak(program, program.inputs, graphs.LARGE_BYTES).bytes + scratch_bytes(program)
     return Recording(str(device), why_not_recorded(program, device, _places(gm)), describe_inputs(program), need)
 
 

@@ -10,7 +10,7 @@ import torch
 from handmade import Graph, View, layout
 
 from stator.base.errors import CompileError, VerificationError
-from stator.inductor.program import plan, predict_peak, print_program, verify_program
+from stator.inductor.program import plan, predict_peak, print_program, scratch_bytes, verify_program
 from stator.inductor.program.arena import ArenaLayout, plan_arena
 from stator.inductor.program.buffer_reuse import may_overwrite
 from stator.inductor.program.printer import peak_bytes
@@ -298,3 +298,13 @@ def test_the_predicted_peak_counts_what_library_calls_return() -> None:
     graph.call(("b0",), ((1024,),), aten.sort.default, "x")
     graph.add("b1", "b0", "x")
     assert predict_peak(planned(graph, "b1")).bytes == 2 * 4096
+
+
+@pytest.mark.parametrize(("groups", "scratch"), [(1, 0), (4, 4 * (2 * 8 * 6 * 6 + 8 * 2 * 3 * 3))])
+def test_convolutions_of_groups_work_in_as_many_bytes_as_they_touch(groups: int, scratch: int) -> None:
+    graph = Graph()
+    graph.input("x", 1, 8, 6, 6), graph.input("w", 8, 8 // groups, 3, 3)
+    arguments = ["x", "w", None, [1, 1], [1, 1], [1, 1], False, [0, 0], groups]
+    graph.call(("b0",), ((1, 8, 6, 6),), aten.convolution.default, *arguments)
+    graph.add("b1", "b0", "b0")
+    assert scratch_bytes(planned(graph, "b1")) == scratch

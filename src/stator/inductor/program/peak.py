@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from torch._ops import OpOverload
+
+from stator.inductor.buffers import Extern
+from stator.inductor.schedule.accesses import extern_reads, extern_writes
+
 from .aliases import typical_bytes
 from .arena import plan_arena
 from .steps import Allocate, Call, Free, Program, Reuse, ReuseIfUnshared
@@ -59,3 +64,24 @@ def bytes_alive(program: Program, held: Collection[str] = (), smallest: int = 0)
             total += sizes[name]
         found.append(total)
     return found, arena.bytes
+
+
+def scratch_bytes(program: Program) -> int:
+    """The most bytes that a library call of the program works in, as far as programs tell.
+
+    cuDNN converts what a convolution of groups reads and writes into a layout of its own, so that the call works in as
+    many bytes again. What other calls work in is unknown, and mostly small."""
+    calls = [step.extern for step in program.steps if isinstance(step, Call) and _has_groups(step.extern)]
+    return max((_touched_bytes(call, program) for call in calls), default=0)
+
+
+def _has_groups(call: Extern) -> bool:
+    if not isinstance(call.target, OpOverload):
+        return False
+    names = [argument.name for argument in call.target._schema.arguments]
+    return "groups" in names and call.args[names.index("groups")] > 1
+
+
+def _touched_bytes(call: Extern, program: Program) -> int:
+    names = (extern_reads(call) | extern_writes(call)) & program.buffers.keys()
+    return sum(typical_bytes(program.buffers[name].layout, program.sizes) for name in names)
