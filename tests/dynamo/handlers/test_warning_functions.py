@@ -108,12 +108,16 @@ def test_a_warning_that_is_made_an_error_is_raised_and_caught() -> None:
         assert stator.compile(program, backend="eager")(x) == program(x)
 
 
-def test_what_torch_says_nothing_of_is_one_operation() -> None:
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_what_torch_says_nothing_of_is_one_operation(dynamic: bool | None) -> None:
     targets: list[Any] = []
 
     def backend(gm: torch.fx.GraphModule, inputs: list[Any]) -> Any:
         targets.extend(node.target for node in gm.graph.nodes if node.op == "call_function")
         return gm
 
-    stator.compile(lambda x: F.mse_loss(F.softmax(x, dim=0), x), backend=backend)(torch.randn(4))
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.mse_loss(F.softmax(x, dim=0), y)
+
+    stator.compile(loss, backend=backend, dynamic=dynamic)(torch.randn(4), torch.randn(4))
     assert targets == [F.softmax, F.mse_loss]

@@ -183,11 +183,11 @@ def _handled(context: CaptureContext, handler: Handler, args: list[Value], kwarg
 def _call_leaf(context: CaptureContext, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Record a Python function of torch as one node. Capture follows a function of neural networks that gets a float
     which changes between calls: its code asks about the float, and the operators inside take the float as it is.
-    Likewise some functions of symbolic sizes, whose parts ask for fewer constants in Python than in C++."""
+    Likewise attention of symbolic sizes, whose parts ask for fewer constants in Python than in C++."""
     of_networks = function.fn.__module__ == torch.nn.functional.__name__  # type: ignore[union-attr]
     given = (*args, *kwargs.values())
     if (of_networks and any(map(_is_changing_float, given))) or (
-        function.fn in _OF_PARTS and any(map(_has_symbols, given))
+        function.fn is torch.nn.functional.multi_head_attention_forward and any(map(_has_symbols, given))
     ):
         return context.inline(function, args, kwargs, called=True)
     name = function.name
@@ -199,12 +199,6 @@ def _call_leaf(context: CaptureContext, function: FunctionValue, args: list[Valu
             return context.record_function(function.fn, args, kwargs)
     except PythonWarning:  # so that each call warns at the user's line
         return context.inline(function, args, kwargs, called=True)
-
-
-_OF_PARTS = frozenset(
-    getattr(torch.nn.functional, name)
-    for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "multi_head_attention_forward")
-)
 
 
 def _has_symbols(value: Value) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -209,16 +209,22 @@ def _is_multiplied(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, 
     return any(one.stride(-1) != 1 for one in given[:3]) or query.shape[-1] != value.shape[-1]
 
 
-@stand_ins.register(F.cross_entropy)
-def _cross_entropy(*args: Any, **named: Any) -> torch.Tensor:
-    with prefer_general():  # torch's C++ may copy its arguments, which nobody else sees
-        return F.cross_entropy(*args, **named)
+def _loss(function: Callable[..., torch.Tensor], broadcasts: bool) -> None:
+    """Register a loss. Its C++ may copy its arguments, which nobody else sees. One that broadcasts asks if sizes are 1
+    also where they are equal."""
+
+    def run(input: torch.Tensor, target: torch.Tensor, *args: Any, **named: Any) -> torch.Tensor:
+        general = not broadcasts or input.shape == target.shape
+        with prefer_general() if general else nullcontext():
+            return function(input, target, *args, **named)
+
+    stand_ins.register(function)(run)
 
 
-@stand_ins.register(F.nll_loss)
-def _nll_loss(*args: Any, **named: Any) -> torch.Tensor:
-    with prefer_general():
-        return F.nll_loss(*args, **named)
+for _of_classes in (F.cross_entropy, F.nll_loss):
+    _loss(_of_classes, broadcasts=False)
+for _of_numbers in (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss):
+    _loss(_of_numbers, broadcasts=True)
 
 
 @stand_ins.register(F.scaled_dot_product_attention)
