@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stator.shapes.conditions import compare, conjunction, disjunction, negate
-from stator.shapes.environment import Environment
+from stator.shapes.environment import LARGEST_SIZE, Environment
 from stator.shapes.expr import symbols
 from stator.shapes.floats import FloatExpr, as_float, float_operation, functions_of, int_call, quotient
 
@@ -141,10 +141,59 @@ def test_quotients_by_zero_are_those_of_tensors(dividend: float, divisor: float)
     )
 
 
+ROUNDED = st.sampled_from([math.floor, math.ceil, math.trunc, int, round])
+FACTORS = st.sampled_from([0.5, 0.25, 1.5, 2.0, 0.7, 1 / 3, 1e-3, 3.3, 1.0 - 2**-53, 1.0 + 2**-52]) | st.floats(
+    1e-6, 1e4
+)
+SIZES = st.integers(1, 40) | st.integers(1, LARGEST_SIZE) | st.just(LARGEST_SIZE)
+
+
+def of_sizes() -> Environment:
+    environment = Environment()
+    environment.limits[environment.symbol("floats_n", 7, 1)] = LARGEST_SIZE
+    return environment
+
+
+@given(ROUNDED, FACTORS, SIZES, st.integers(-3, 9), st.integers(-2, 2), st.sampled_from(sorted(RELATIONS)))
+def test_rounded_products_are_compared_as_in_python(
+    function: Any, factor: float, size: int, number: int, times: int, relation: str
+) -> None:
+    whole = int_call(function, float_operation(operator.mul, as_float(N), factor))
+    condition = compare(relation, whole, N * times + number)
+    expected = RELATIONS[relation](function(size * factor), size * times + number)
+    assert (condition if isinstance(condition, bool) else condition.holds({N: size})) is expected
+    assert of_sizes().evaluate_static(condition) in (None, expected)
+
+
+@given(ROUNDED, FACTORS, FACTORS, SIZES, st.integers(1, 2**50), st.sampled_from(OPERATIONS[:4]))
+def test_rounded_floats_of_sizes_are_ints(
+    function: Any, factor: float, other: float, size: int, divisor: int, operation: Any
+) -> None:
+    def values(number: Any, join: Any) -> list[Any]:
+        scaled = join(operator.mul, number, factor)
+        return [scaled, join(operation, scaled, other), join(operator.truediv, number, divisor)]
+
+    found = values(N, float_operation)
+    for expression, value in zip(found, values(size, lambda function, *args: function(*args)), strict=True):
+        assert of_sizes().without_floats(int_call(function, expression)).evaluate({N: size}) == function(value)
+
+
+def test_sizes_times_short_factors_need_no_floats() -> None:
+    environment = of_sizes()
+    whole = [int_call(function, float_operation(operator.mul, N, 1.5)) for function in (math.floor, math.ceil)]
+    assert [environment.without_floats(one) for one in whole] == [N + N // 2, -(-3 * N // 2)]
+    environment = unknown(1)
+    assert environment.without_floats(whole[0]) is whole[0]  # a number may be too large for floats
+    long = int_call(math.floor, float_operation(operator.mul, N, 0.7))
+    assert environment.without_floats(long) is long
+    assert environment.evaluate_static(compare("!=", long, N)) is True
+    assert compare(">=", long, 2) == compare(">=", N, 3)
+
+
 def test_functions_inside_of_conditions_and_quotients() -> None:
     whole = int_call(math.floor, float_operation(operator.mul, N, 0.5)) // 3
     assert functions_of(whole) == {math.floor, operator.mul}
-    assert functions_of(conjunction(compare(">=", whole, 2), compare("<", LEFT, 1.0))) == {
+    assert functions_of(conjunction(compare("==", whole, 2), compare("<", LEFT, 1.0))) == {
         *(math.floor, operator.mul, operator.lt, None),
     }
     assert functions_of(disjunction(compare(">=", N, 2), compare("==", N, 0))) == frozenset()

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Union
 
 from .expr import Constant, Expr, ExprLike, FloorDiv, Mod, Symbol, as_expr, from_sorted
 from .extrema import Max, Min
-from .floats import INFIX, FloatExpr, IntCall, int_call
+from .floats import INFIX, FloatExpr, IntCall, int_call, scaled
 
 Condition = Union["Comparison", "Conjunction", "Disjunction", bool]
 
@@ -24,6 +24,7 @@ _HOLDS: dict[str, Callable[[Any], bool]] = {
     "!=": lambda value: value != 0,
     ">=": lambda value: value >= 0,
 }
+_EXACT = 1 << 52  # of ints below, floats are exact
 _OF_FLOATS: dict[str, Callable[[Any, Any], bool]] = {"==": operator.eq, "<": operator.lt, "<=": operator.le}
 
 
@@ -162,7 +163,7 @@ def _without_number(relation: str, parts: list[Expr], least: bool) -> Condition 
 
 
 def _without_quotient(expr: Expr) -> Condition:
-    """expr >= 0, where n//d >= k for a number d > 0 is n >= k*d."""
+    """expr >= 0, where n//d >= k for a number d > 0 is n >= k*d; and floor(n * c) >= k that of the least such n."""
     monomial, sign = expr._terms[0]
     atom = monomial[0]
     if isinstance(atom, FloorDiv) and isinstance(atom.denominator, int) and atom.denominator > 0 and abs(sign) == 1:
@@ -170,6 +171,17 @@ def _without_quotient(expr: Expr) -> Condition:
         if rest.constant is not None:
             end = rest * atom.denominator + (0 if sign > 0 else atom.denominator - 1)
             return _normal(">=", atom.numerator * sign + end)
+    found, rest = scaled(atom), expr - atom * sign
+    if found is not None and abs(sign) == 1 and rest.constant is not None:
+        number, factor = found
+        wanted = -rest.constant if sign > 0 else rest.constant + 1
+        if abs(wanted) < _EXACT and abs(wanted / factor) < _EXACT:
+            least = math.ceil(wanted / factor)
+            while atom.function(least * factor) < wanted:  # type: ignore[attr-defined]
+                least += 1
+            while atom.function((least - 1) * factor) >= wanted:  # type: ignore[attr-defined]
+                least -= 1
+            return _normal(">=", number - least if sign > 0 else -number + (least - 1))
     return Comparison(">=", expr)
 
 

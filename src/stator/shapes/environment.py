@@ -16,22 +16,23 @@ from typing import Any
 from stator.base.errors import Unsupported
 
 from .conditions import Comparison, Condition, Conjunction, Disjunction, compare, conjunction, disjunction, negate
-from .expr import Expr, ExprLike, FloorDiv, Ranges, Symbol, as_expr
-from .extrema import Max, Min
-from .floats import FloatExpr, IntCall
+from .expr import Expr, ExprLike, Ranges, Symbol, as_expr
+from .floats import FloatExpr, IntCall, exactly_rounded
 from .intervals import Bound
+from .lower_bounds import above_corner, below_extrema, by_bounds, without_quotients
 from .simplify import simplify
 
 UNBOUNDED: tuple[Bound, Bound] = (-math.inf, math.inf)
 # A size of zero makes a tensor empty, so it is never a symbol.
 SMALLEST_SIZE = 1
+# Larger sizes of inputs are no symbols. Floats hold products of smaller ones with short factors exactly.
+LARGEST_SIZE = 1 << 40
 # The least size that neither broadcasts nor makes the stride of its dimension meaningless
 _SEVERAL = 2
 # The stand-in for a number without a hint where nothing but strides depends on the answer. Likely divisors of sizes
 # divide this number.
 _LARGE = 2**20 * 3**5 * 5**3 * 7**2 * 11 * 13 * 17
 
-_MOST_QUOTIENTS = 4  # in one expression, when a bound is looked for
 
 # this thread's answers: `unknown` by `assume_large_sizes`, `several` by `assume_several`, `general` by `prefer_general`
 asking = threading.local()
@@ -98,6 +99,7 @@ class Environment:
         self.ranges: dict[Symbol, tuple[Bound, Bound]] = {}
         self.facts: list[SizeFact] = []
         self.replacements: dict[Symbol, Expr] = {}
+        self.limits: dict[Symbol, int] = {}  # high ends that hold, and become those of ranges where this helps
         self.locate = locate
         self.fix: Callable[[Any], Any] | None = None
         self.assumes = assumes
@@ -159,6 +161,20 @@ class Environment:
         found = self._simplified.get(expr)
         if found is None:
             found = self._simplified[expr] = simplify(expr.substitute(self.replacements), self.ranges)
+        return found
+
+    def without_floats(self, value: Any) -> Any:
+        """An equal expression of ints for a float that is rounded to an int, where floats are exact for all numbers in
+        the ranges: `floor(n * 0.5)` is `n // 2`."""
+        if not isinstance(value, IntCall):
+            return value
+        ranges = {symbol: self._range(symbol) for symbol in value.symbols}
+        for symbol in value.symbols & self.limits.keys():
+            ranges[symbol] = ranges[symbol][0], min(ranges[symbol][1], self.limits[symbol])
+        found = exactly_rounded(value, ranges)
+        if found is None:
+            return value
+        self.ranges.update(ranges)
         return found
 
     def has_hint(self, value: Any) -> bool:
@@ -293,7 +309,7 @@ class Environment:
                 tuple(one - _SEVERAL for one in (*sizes, *map(self.simplify, sizes)) if one.symbols) if sizes else ()
             )
             low, high = self._lower_bound(expr, ranges, above), -self._lower_bound(-expr, ranges, above)
-            answer = _by_bounds(condition.relation, low, high)
+            answer = by_bounds(condition.relation, low, high)
             if answer is not None:
                 return answer
         return None
@@ -357,7 +373,7 @@ class Environment:
             simpler = compare(condition.relation, expr, 0)
             if simpler != condition:
                 return self.evaluate_static(simpler)
-        return _by_bounds(condition.relation, self._at_least(expr), -self._at_least(-expr))
+        return by_bounds(condition.relation, self._at_least(expr), -self._at_least(-expr))
 
     def _without_common_sizes(self, condition: Comparison) -> Comparison:
         """A comparison divided by positive factors of all terms: a*c == b*c relies on a == b, and a*b > b on a > 1."""
@@ -382,49 +398,19 @@ class Environment:
         of `above`, each at least 0."""
         low = expr.bounds(ranges)[0]
         if low < 0:
-            low = max(low, _above_corner(expr, ranges))
+            low = max(low, above_corner(expr, ranges))
         if low < 0:
-            whole, scale = self._without_quotients(expr)
+            whole, scale = without_quotients(expr, self.ranges)
             if scale > 1:
-                bound = max(whole.bounds(ranges)[0], _above_corner(whole, ranges))
+                bound = max(whole.bounds(ranges)[0], above_corner(whole, ranges))
                 low = max(low, bound if bound == -math.inf else -(-int(bound) // scale))
         if low < 0:
-            low = max((low, *(smaller.bounds(ranges)[0] for smaller in _below_extrema(expr))))
+            low = max((low, *(smaller.bounds(ranges)[0] for smaller in below_extrema(expr))))
         for known in (*self._about.get(expr.symbols, ()), *above):  # known >= 0
             gap = expr - known
             if gap.constant is not None:
                 low = max(low, gap.constant)
         return low
-
-    def _without_quotients(self, expr: Expr) -> tuple[Expr, int]:
-        """(e, n) with e <= n*expr for e without quotients by numbers: (a - b + 1)/b <= a//b <= a/b."""
-        scale = 1
-        for _ in range(_MOST_QUOTIENTS):
-            found = next(
-                (
-                    (monomial, value, atom)
-                    for monomial, value in expr._terms
-                    for atom in monomial
-                    if isinstance(atom, FloorDiv) and isinstance(atom.denominator, int) and atom.denominator > 0
-                ),
-                None,
-            )
-            if found is None:
-                break
-            monomial, value, atom = found
-            others, whole = as_expr(1), as_expr(value)
-            for factor in monomial:
-                whole = whole * factor
-            rest = list(monomial)
-            rest.remove(atom)
-            for factor in rest:
-                others = others * factor
-            if any(factor.bounds(self.ranges)[0] < 0 for factor in rest):
-                break
-            divisor: int = atom.denominator  # type: ignore[assignment]
-            near = atom.numerator if value < 0 else atom.numerator - (divisor - 1)
-            expr, scale = (expr - whole) * divisor + others * near * value, scale * divisor
-        return expr, scale
 
     def _range(self, symbol: Symbol) -> tuple[Bound, Bound]:
         return self.ranges.get(symbol, UNBOUNDED)
@@ -567,34 +553,3 @@ class _LargeSizes(dict[Symbol, int]):
 
     def __missing__(self, symbol: Symbol) -> int:
         return _LARGE
-
-
-def _above_corner(expr: Expr, ranges: Ranges) -> Bound:
-    """With s = low + t for each symbol, a polynomial in t >= 0 without negative terms is least at t = 0."""
-    bounds = {symbol: ranges.get(symbol, UNBOUNDED) for symbol in expr.symbols}
-    corner = {symbol: symbol + int(low) for symbol, (low, _) in bounds.items() if low > -math.inf}
-    shifted = expr.substitute(corner)
-    above = {symbol: (0, high - int(low)) if low > -math.inf else (low, high) for symbol, (low, high) in bounds.items()}
-    for monomial, value in shifted._terms:
-        if monomial and (value < 0 or any(atom.bounds(above)[0] < 0 for atom in monomial)):
-            return -math.inf
-    return shifted.offset
-
-
-def _below_extrema(expr: Expr) -> Iterator[Expr]:
-    """Expressions that are never larger: max(a, b) is at least a, and -min(a, b) at least -a."""
-    for monomial, value in expr._terms:
-        if len(monomial) == 1 and isinstance(monomial[0], Max if value > 0 else Min):
-            extremum = monomial[0]
-            yield from (expr + (part - extremum) * value for part in extremum.args)  # type: ignore[attr-defined]
-
-
-def _by_bounds(relation: str, low: Bound, high: Bound) -> bool | None:
-    """True or False if every value between these bounds compares with zero alike, else None."""
-    if relation == ">=":
-        return True if low >= 0 else False if high < 0 else None
-    if low > 0 or high < 0:
-        return relation == "!="
-    if low == high:  # both zero
-        return relation == "=="
-    return None

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Union
 
-from .expr import Atom, Expr, ExprLike, FloorDiv, Mod, Ranges, Symbol, constant, interned, interned_atom
+from .expr import Atom, Expr, ExprLike, FloorDiv, Mod, Ranges, Symbol, constant, floor_div, interned, interned_atom
 from .extrema import Max, Min
 from .intervals import Bound
 
@@ -23,6 +23,8 @@ INFIX: dict[Function, str] = {
     **{operator.eq: "==", operator.lt: "<", operator.le: "<="},
 }
 ROUNDINGS: tuple[Function, ...] = (math.floor, math.ceil, math.trunc, int, round)
+DOWN: tuple[Function, ...] = (math.floor, math.trunc, int)  # if the float is not negative
+_EXACT = 1 << 52
 _UNKNOWN = (math.nan, math.nan)
 
 
@@ -168,6 +170,61 @@ def as_float(value: ExprLike) -> FloatLike:
     """An integer expression as a float."""
     number = value.constant if isinstance(value, Expr) else value
     return FloatExpr(float, (value,)) if number is None else float(number)
+
+
+def exactly_rounded(value: IntCall, ranges: Ranges) -> Expr | None:
+    """An equal expression of ints for a float that is rounded down, up or towards zero, if floats are exact within the
+    ranges."""
+    function = value.function
+    found = _exact_ratio(value.operands[0]) if function in (*DOWN, math.ceil) and len(value.operands) == 1 else None
+    if found is None:
+        return None
+    top, bottom, exact = found
+    if max(abs(end) for one in exact for end in one.bounds(ranges)) + bottom > _EXACT:
+        return None
+    if function is math.ceil:
+        return -floor_div(-top, bottom)
+    return floor_div(top, bottom) if function is math.floor or top.bounds(ranges)[0] >= 0 else None
+
+
+def _exact_ratio(value: Any, last: bool = True) -> tuple[Expr, int, list[Expr]] | None:
+    """(t, b, ...) with value == t/b, as long as floats hold t, and the further expressions, exactly. None if there is
+    none. `last`: nothing but a rounding follows, so that the quotient by any number will do, and not of two's powers
+    alone: it is farther from the next integer than it is rounded."""
+    if isinstance(value, Expr):
+        return value, 1, [value]
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        over, under = value.as_integer_ratio()
+        return constant(over), under, []
+    if not isinstance(value, FloatExpr):
+        return None
+    parts = [found for one in value.operands if (found := _exact_ratio(one, last=False)) is not None]
+    if len(parts) < len(value.operands):
+        return None
+    (top, bottom, held), *others = parts
+    other, below, more = others[0] if others else (constant(1), 1, [])
+    function, number = value.function, other.constant or 0
+    if function in (operator.truediv, quotient) and number > 0 and (last or number & (number - 1) == 0):
+        top, bottom = top * below, bottom * number
+    elif function is operator.mul:
+        top, bottom = top * other, bottom * below
+    elif function in (operator.add, operator.sub):
+        common = max(bottom, below)
+        top = top * (common // bottom) + other * (common // below) * (1 if function is operator.add else -1)
+        bottom = common
+    elif function is not float:
+        return None
+    return top, bottom, [top, *held, *more]
+
+
+def scaled(atom: Any) -> tuple[Expr, float] | None:
+    """(e, c) of an int to which `e * c` is rounded, c a positive float: it grows with e."""
+    product = atom.operands[0] if isinstance(atom, IntCall) and atom.function in ROUNDINGS else None
+    if not isinstance(product, FloatExpr) or product.function is not operator.mul or len(atom.operands) != 1:
+        return None
+    number, factor = product.operands
+    number = number.operands[0] if isinstance(number, FloatExpr) and number.function is float else number
+    return (number, factor) if isinstance(number, Expr) and isinstance(factor, float) and factor > 0 else None
 
 
 def float_operation(function: Function, *operands: Any) -> FloatLike:

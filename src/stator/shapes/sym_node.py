@@ -179,8 +179,9 @@ class SymbolicNode:
         value = applied(function, operands, kind)
         if kind is bool:
             return self._condition(value)
-        simpler = kind is int and function in _SIMPLIFIED
-        return SymbolicNode(self.environment, simplify(value, self.environment.ranges) if simpler else value, kind)
+        if kind is int and function in _SIMPLIFIED:
+            value = simplify(self.environment.without_floats(value), self.environment.ranges)
+        return SymbolicNode(self.environment, value, kind)
 
     # -- arithmetic -----------------------------------------------------------------------------------------------
 

@@ -690,3 +690,12 @@ def test_a_batch_of_one_writes_a_slice_as_larger_batches_do(backend: str) -> Non
         assert torch.equal(compiled(kept, x), keep_the_last_rows(expected, x))
         assert torch.equal(kept, expected)
     assert counts.compilations == 1
+
+
+def test_sizes_that_floats_may_not_hold_have_versions_of_their_own() -> None:
+    def half(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        return x[:2] * 2, int(x.shape[0] * 0.5)
+
+    calls = [(torch.ones(1).expand(size),) for size in (5, 7, 2**40, 2**54 + 2, 2**54 + 6, 2**60 + 2)]
+    found = compilations(half, calls)
+    assert len(found.made) == 5

@@ -174,3 +174,21 @@ def test_facts_of_a_users_backend_name_the_first_line_of_the_graph(compiled_wher
     stator.compile(of_a_decomposition, backend=backend, dynamic=True)(torch.randn(5, 3, 7, 7))
     line = of_a_decomposition.__code__.co_firstlineno + 1
     assert any("x.size(0) % 4" in one and f"line {line}" in one for one in compiled_where)
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.7, 1.5, 2.0])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_a_resize_by_a_factor_asks_for_the_least_sizes_alone(
+    mode: str, factor: float, compiled_where: list[str]
+) -> None:
+    def resized(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=factor, mode=mode)
+
+    compiled = stator.compile(resized, dynamic=True)
+    for size in (8, 11, 16):
+        x = torch.randn(2, 3, size, size + 3)
+        torch.testing.assert_close(compiled(x), resized(x))
+    facts = [line for line in compiled_where if line.startswith("compiled only where")]
+    assert len(facts) <= 2 and all(re.search(r"x\.size\([0-3]\) >= \d ", line) or factor == 2.0 for line in facts), (
+        facts
+    )

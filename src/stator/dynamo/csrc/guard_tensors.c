@@ -28,7 +28,7 @@ int guard_tensor_holds(TensorCheck const *check, PyObject *tensor)
     int64_t const *sizes = stator_tensor_sizes(&layout, impl), *strides = stator_tensor_strides(&layout, impl);
     for (int i = 0; i < check->ndim; i++) {
         int64_t size = check->relied_sizes[i], stride = check->relied_strides[i];
-        if (size >= 0 ? sizes[i] != size : size == -2 && sizes[i] < 1) {
+        if (size >= 0 ? sizes[i] != size : size == -2 && (uint64_t)sizes[i] - 1 >= LARGEST_SIZE) {
             return 0;
         }
         if (stride >= 0 ? strides[i] != stride : stride != -1 && strides[i] != sizes[-2 - stride] * strides[-2 - stride]) {

@@ -52,12 +52,15 @@ typedef struct {
     int weak;
 } Identity;
 
+#define LARGEST_SIZE ((uint64_t)1 << 40) /* as in shapes/environment.py */
+
 typedef struct {
     uint64_t keysets[2]; /* either is accepted */
     uint16_t dtype, device;
     int8_t requires_grad, is_subclass;
     int ndim;
-    /* in one block, ndim each. -1: any number. Size -2: at least 1. Stride -2 - d: size times stride of dimension d */
+    /* in one block, ndim each. -1: any number. Size -2: 1 to LARGEST_SIZE. Stride -2 - d: size times stride of dimension
+       d */
     int64_t *relied_sizes, *relied_strides;
 } TensorCheck;
 

@@ -55,7 +55,7 @@ class Lookup:
 
 
 class FreeSize(enum.Enum):
-    """The size of a dimension that no guard on the tensor fixes."""
+    """The size of a dimension that a guard on the tensor does not fix: 1 to `LARGEST_SIZE`."""
 
     NOT_EMPTY = "*"
 

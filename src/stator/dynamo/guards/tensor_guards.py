@@ -19,6 +19,7 @@ from stator.dynamo.host.torch_overrides import plain_requires_grad, plain_tensor
 from stator.graph.fake.wrapper_subclasses import is_value
 from stator.prims.layout import is_dense
 from stator.runtime import tensor_impl
+from stator.shapes.environment import LARGEST_SIZE
 
 from .global_state import install_probes, is_ordinary, read_global_state
 from .guard import ExtentOf, FreeSize, GlobalState, Guard, GuardKind, TensorContent, TensorGuard
@@ -240,7 +241,7 @@ def _agrees(expected: object, found: object) -> bool:
 
 
 def _number_agrees(expected: object, found: Any) -> bool:
-    return expected is None or (found >= 1 if expected is FreeSize.NOT_EMPTY else expected == found)
+    return expected is None or (1 <= found <= LARGEST_SIZE if isinstance(expected, FreeSize) else expected == found)
 
 
 def changed_layout(expected: TensorGuard, tensor: object) -> tuple[list[int], list[int]]:

@@ -23,7 +23,7 @@ from stator.dynamo.host.size_marks import Kind, SizeMark, size_marks
 from stator.prims.layout import always_equal
 from stator.prims.record import TensorMeta
 from stator.shapes.conditions import Comparison, compare
-from stator.shapes.environment import SMALLEST_SIZE, Environment
+from stator.shapes.environment import LARGEST_SIZE, SMALLEST_SIZE, Environment
 from stator.shapes.expr import Expr, Symbol
 from stator.shapes.sym_node import to_sym_int
 
@@ -104,6 +104,7 @@ class InputSizes:
             free = size >= SMALLEST_SIZE and self._is_free(source)
         else:  # sizes of 0 and 1 outside of a marked range have versions of their own
             free = mark.kind is not Kind.STATIC and size >= (SMALLEST_SIZE if mark.low <= size else _SEVERAL)
+        free = free and size <= LARGEST_SIZE
         return to_sym_int(self.environment, self._symbol(source, size, mark)) if free else size
 
     def _stride(self, source: StrideSource, stride: int) -> Any:
@@ -143,6 +144,8 @@ class InputSizes:
                     )
             found = self.environment.symbol(f"s{len(self.sources)}", example, low, high)
             self._by_source[source], self.sources[found] = found, source
+            if self._checked_high(found, source) < high:
+                self.environment.limits[found] = LARGEST_SIZE
             if mark is not None:
                 self._marks[found] = mark
             elif self.environment.locate is not None:
@@ -211,7 +214,7 @@ class InputSizes:
             low, high = environment.ranges[symbol]
             if low > self._checked_low(symbol, source):
                 yield GuardedFact(compare(">=", symbol, int(low)), self._place_of_end(symbol, "low"))
-            if high < math.inf:
+            if high < self._checked_high(symbol, source):
                 yield GuardedFact(compare("<=", symbol, int(high)), self._place_of_end(symbol, "high"))
 
     def _checked_low(self, symbol: Symbol, source: Source) -> float:
@@ -219,6 +222,9 @@ class InputSizes:
         if type(source) is not SizeSource:
             return -math.inf
         return SMALLEST_SIZE if symbol in self.environment.hints else 0
+
+    def _checked_high(self, symbol: Symbol, source: Source) -> float:
+        return LARGEST_SIZE if type(source) is SizeSource and symbol in self.environment.hints else math.inf
 
     def _place_of_value(self, symbol: Symbol) -> UserPlace | None:
         """The line of the fact that left one value."""

@@ -139,7 +139,8 @@ def _of_known(context: CaptureContext, function: Any, args: list[Any]) -> Value 
     plain = all(type(one) in NUMBERS for one in examples)
     if plain and function in _DIVISIONS:
         known_truth(numbers.environment, compare("!=", operands[1], 0))
-    expression = applied(function, operands, kind) if plain else _of_numpy(function, operands, kind)
+    made = applied(function, operands, kind) if plain else _of_numpy(function, operands, kind)
+    expression = numbers.environment.without_floats(made)
     if not plain or not _keeps_its_type(function, set(map(type, examples)), expression, numbers.is_size(expression)):
         context.guard(numbers.source(expression), GuardKind.TYPE, kind)
     return numbers.value(expression, kind)  # type: ignore[no-any-return]
@@ -271,7 +272,8 @@ def _rounded(context: CaptureContext, function: Any, args: list[Any]) -> Value:
     numbers, operand = context.recorder.numbers, _operand(args[0])
     origins = {numbers.origin(symbol) for symbol in operand.symbols}
     if function is not round and origins <= {Origin.INPUT, Origin.SIZE}:
-        return numbers.value(int_call(function, operand), int)  # type: ignore[no-any-return]
+        whole = numbers.environment.without_floats(int_call(function, operand))
+        return numbers.value(whole, int)  # type: ignore[no-any-return]
     rely_on(context, compare(">", operand, float(-_MOST_WHOLE)), ASSUMPTION)
     rely_on(context, compare("<", operand, float(_MOST_WHOLE)), ASSUMPTION)
     held = context.record_method(_ROUNDINGS[function], [numbers.tensor(args[0])], {})
