@@ -123,6 +123,11 @@ def test_clamp_with_nan(low, high):
     assert_lowers(lambda x: torch.clamp(x, low, high), SPECIAL)
 
 
+@pytest.mark.parametrize("eps", [0.1, 0.5, 0.9])
+def test_logit_between_bounds_that_cross(eps):
+    assert_lowers(lambda x: torch.logit(x, eps), torch.tensor([0.0, 0.05, 0.3, 0.7, 0.95, 1.0, math.nan]))
+
+
 def test_bfloat16_chain_is_computed_in_float32_and_rounded_at_the_store():
     x = torch.randn(1000).bfloat16()
     lowered = assert_lowers(lambda x: (x * 1.5 + 0.25).exp(), x, tolerance=2e-2)

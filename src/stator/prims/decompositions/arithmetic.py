@@ -123,7 +123,11 @@ _bounded("clamp_max", aten.gt.Scalar)
 def logit(self: Any, eps: float | None = None) -> Any:
     if is_integral(self.dtype):
         self = cast(self, torch.get_default_dtype())
-    x = self if eps is None or eps < 0 else aten.clamp.default(self, eps, 1.0 - eps)
+    x = self
+    if eps is not None and eps >= 0:
+        x = aten.clamp_max.default(self, 1.0 - eps)
+        # not `clamp`, which prefers the upper bound where bounds cross
+        x = aten.where.ScalarSelf(aten.lt.Scalar(self, eps), eps, x)
     return aten.log.default(aten.div.Tensor(x, aten.rsub.Scalar(x, 1.0)))
 
 
