@@ -81,8 +81,8 @@ def always_true(condition: Any) -> bool:
     return condition if type(condition) is bool else bool(condition.node.statically_known_true("", 0))
 
 
-def _answering(context: Callable[[], AbstractContextManager[None]]) -> Callable[[F], F]:
-    """Make a function of sizes and strides ask its questions about symbolic sizes in a context."""
+def _answering(context: Callable[[Sizes], AbstractContextManager[None]]) -> Callable[[F], F]:
+    """Make a function of sizes and strides ask its questions about symbolic sizes in a context of these sizes."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
@@ -91,7 +91,7 @@ def _answering(context: Callable[[], AbstractContextManager[None]]) -> Callable[
             try:
                 hash((args[0], tuple(second) if type(second) is list else second))
             except TypeError:  # symbolic sizes have no hash
-                with context():
+                with context(args[0]):
                     return function(*args)
             return function(*args)
 
@@ -100,9 +100,14 @@ def _answering(context: Callable[[], AbstractContextManager[None]]) -> Callable[
     return decorate
 
 
-_treat_unknown_as_large = _answering(assume_large_sizes)
+def several_sizes(*shapes: Sequence[Any]) -> AbstractContextManager[None]:
+    """`assume_several` of sizes, and of all other numbers."""
+    return assume_several([to_expression(size) for shape in shapes for size in shape], numbers=True)
+
+
+_treat_unknown_as_large = _answering(lambda shape: assume_large_sizes())
 # For results that a size of 1 changes in nothing but the stride of its dimension
-_treat_as_several = _answering(assume_several)
+_treat_as_several = _answering(several_sizes)
 
 
 _contiguous: dict[Sizes, Sizes] = {}
@@ -114,7 +119,7 @@ def contiguous_strides(shape: Sequence[Any]) -> Sizes:
     try:
         found = _contiguous.get(key)
     except TypeError:  # symbolic sizes have no hash
-        with assume_several():
+        with several_sizes(key):
             return _row_major(key)
     if found is None:
         found = _contiguous[key] = _row_major(key)
@@ -266,7 +271,7 @@ def may_overlap(shape: Sizes, strides: Sizes) -> bool:
     if any(size == 0 for size in shape):
         return False
     reach = 0
-    with assume_several():
+    with several_sizes(shape):
         pairs = [(stride, size) for stride, size in zip(strides, shape, strict=True) if not always_equal(size, 1)]
         pairs.sort()
     for stride, size in pairs:
@@ -380,7 +385,7 @@ def _equal(first: Sizes, second: Sizes) -> bool:
 def _expanded_strides(shape: Sizes, operand_shape: Sizes, strides: Sizes) -> Sizes:
     missing = len(shape) - len(operand_shape)
     return (0,) * missing + tuple(
-        0 if own == 1 and size != 1 else stride
+        0 if not always_equal(own, size) and own == 1 and size != 1 else stride
         for own, size, stride in zip(operand_shape, shape[missing:], strides, strict=True)
     )
 

@@ -47,11 +47,12 @@ def assume_large_sizes() -> Iterator[None]:
 
 
 @contextmanager
-def assume_several(sizes: Sequence[ExprLike] | None = None) -> Iterator[None]:
+def assume_several(sizes: Sequence[ExprLike] | None = None, numbers: bool = False) -> Iterator[None]:
     """As `assume_large_sizes`. And questions to which all numbers above 1 have one answer get this answer, and no fact:
     for results that a size of 1 changes in nothing but the stride of its dimension. Given `sizes`, only these are taken
-    to be above 1: other numbers, such as strides, change more."""
-    with _answering("unknown", True), _answering("several", True if sizes is None else tuple(map(as_expr, sizes))):
+    to be above 1, as other numbers, such as strides, change more; and all, too, if `numbers`."""
+    known = tuple(map(as_expr, sizes or ())), numbers or sizes is None
+    with _answering("unknown", True), _answering("several", known):
         yield
 
 
@@ -65,7 +66,7 @@ def prefer_general() -> Iterator[None]:
 
 
 @contextmanager
-def _answering(way: str, on: bool | tuple[Expr, ...]) -> Iterator[None]:
+def _answering(way: str, on: bool | tuple[tuple[Expr, ...], bool]) -> Iterator[None]:
     before = getattr(asking, way, False)
     setattr(asking, way, on)
     try:
@@ -230,9 +231,9 @@ class Environment:
             return answer
         if isinstance(condition, (Conjunction, Disjunction)):
             return self._decide_parts(condition)
-        several = getattr(asking, "several", False)
-        if several is not False:
-            answer = self._answer_above_one(condition, None if several is True else several)  # type: ignore[arg-type]
+        several: Any = getattr(asking, "several", False)
+        if several:
+            answer = self._answer_above_one(condition, *several)  # type: ignore[arg-type]
             if answer is not None:
                 return answer
         condition = self._without_common_sizes(condition)  # type: ignore[arg-type]
@@ -297,17 +298,24 @@ class Environment:
             total += value
         return total
 
-    def _answer_above_one(self, condition: Comparison, sizes: tuple[Expr, ...] | None = None) -> bool | None:
-        """The answer if every number, or each of `sizes`, is larger than 1; None if it differs between such numbers."""
-        condition = condition if sizes is None else self._without_common_sizes(condition)
+    def _answer_above_one(
+        self, condition: Comparison, sizes: tuple[Expr, ...] = (), numbers: bool = True
+    ) -> bool | None:
+        """The answer if each of `sizes`, or every number, is larger than 1; None if it differs between such numbers."""
+        condition = self._without_common_sizes(condition) if sizes else condition
+        whole = {one for size in sizes for one in (size, self.simplify(size)) if one.symbols}
+        least: dict[Expr, int] = {}
+        for one in (compare(">=", size, _SEVERAL) for size in whole):
+            if isinstance(one, Comparison):
+                number = one.expr - one.expr.offset
+                least[number] = max(least.get(number, _SEVERAL), -one.expr.offset)
         for expr in (self.simplify(condition.expr), condition.expr):  # a number that a fact replaced is larger, too
             ranges = {symbol: self._range(symbol) for symbol in expr.symbols}
             for symbol, (low, high) in ranges.items():
-                if low < _SEVERAL <= high and (sizes is None or any(self._is_one_with(symbol, one) for one in sizes)):
-                    ranges[symbol] = (_SEVERAL, high)
-            above = (
-                tuple(one - _SEVERAL for one in (*sizes, *map(self.simplify, sizes)) if one.symbols) if sizes else ()
-            )
+                if low < _SEVERAL <= high and (numbers or any(self._is_one_with(symbol, one) for one in sizes)):
+                    low = _SEVERAL
+                ranges[symbol] = max(low, least.get(symbol, low)), high
+            expr, above = simplify(expr, ranges), tuple(one - _SEVERAL for one in whole)
             low, high = self._lower_bound(expr, ranges, above), -self._lower_bound(-expr, ranges, above)
             answer = by_bounds(condition.relation, low, high)
             if answer is not None:

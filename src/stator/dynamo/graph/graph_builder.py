@@ -234,8 +234,7 @@ class GraphBuilder:
         if self.numbers.any and any(is_wrapper(value.fake) for value, _ in self.used):
             layouts = [(value.fake.shape, value.fake.stride()) for value, _ in self.used if not is_wrapper(value.fake)]
             self.numbers.need_constants("an operator of tensors made of tensors", layouts, fake_args, fake_kwargs)
-        asked, answered = self.mode.times, self.numbers.unknown.answered
-        facts = self.numbers.fact_count
+        asked, answered, facts = self.mode.times, self.numbers.unknown.answered, self.numbers.fact_count
         try:
             result = self.run_fake(run, target, fake_args, fake_kwargs)
         except Unsupported:
@@ -254,6 +253,7 @@ class GraphBuilder:
         if any(number.is_fixed for number in self.taken_numbers) or self.numbers.fact_count != facts:
             node_args, node_kwargs = self._lower_all(args)[0], self._lower_named(kwargs)[0]
         if not _holds_tensor(result) and not changed:
+            self.mode.note_question(target, [value.fake for value, _ in self.used])
             raise NotATensorCall(result)
         if not self.kernels_warn:
             for text in warnings_of_variance(operation_name(target), fake_args, fake_kwargs, result):

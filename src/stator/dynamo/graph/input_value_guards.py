@@ -81,6 +81,10 @@ class CaptureFakeMode(FakeMode):
     def note_copy(self, source: FakeTensor, made: FakeTensor, is_view: Callable[[], bool], alike: bool) -> None:
         self.copies.append(PossibleView(source, made, is_view, alike, self.context.place()))
 
+    def note_question(self, target: Any, tensors: list[torch.Tensor]) -> None:
+        for copy in self.copies:
+            copy.note_question(target, tensors)
+
     def may_keep_unknown_numbers(self) -> bool:
         """Whether the current code may use numbers known only at run time; deferred and transformed code may not."""
         recorder = self.context.recorder

@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import fx
+from torch._ops import OpOverload
 
 from stator.base.errors import UserPlace
 from stator.dynamo.ir.capture_assumptions import operation_name
@@ -17,6 +19,7 @@ from stator.graph.fake.wrapper_subclasses import storages_of
 from stator.graph.ir.size_bindings import symbols_of
 
 _PRODUCTS = frozenset(("matmul", "bmm", "baddbmm", "mm", "mv", "addmm", "linear", "einsum"))
+_OF_LAYOUTS = frozenset(("stride", "is_contiguous", "storage_offset", "data_ptr"))
 _VIEWS = frozenset(("transpose", "permute", "unsqueeze", "expand", "mT", "T", "swapaxes", "getitem"))
 
 
@@ -29,6 +32,12 @@ class PossibleView:
     ) -> None:
         self.source, self.made, self.is_view, self.alike, self.place = source, made, is_view, alike, place
         self._versions = self._written()
+        self.was_asked = False
+
+    def note_question(self, target: Any, tensors: Sequence[torch.Tensor]) -> None:
+        """Note a function that tells the program the layout of one of these tensors, if it lies in the copy."""
+        memory = [one.fake_storage for one in tensors if isinstance(one, FakeTensor)]
+        self.was_asked |= operation_name(target) in _OF_LAYOUTS and self.made.fake_storage in memory
 
     def _written(self) -> tuple[int, int]:
         return self.source.fake_storage.version, self.made.fake_storage.version
@@ -54,7 +63,8 @@ def settle_views(recorder: Any, leaving: Sequence[TensorValue]) -> None:
     environment = recorder.numbers.environment
     for view in views:
         memory, value = id(view.made.fake_storage), recorder.by_fake.get(id(view.made))
-        shows = not view.alike and (memory in held or (value is not None and _shows_layout(value.node)))
+        read = view.was_asked or memory in held or (value is not None and _shows_layout(value.node))
+        shows = not view.alike and read
         if first[memory] not in written and holders[first[memory]] < 2 and not shows:
             continue
         with environment.located(lambda place=view.place: place):
@@ -64,7 +74,16 @@ def settle_views(recorder: Any, leaving: Sequence[TensorValue]) -> None:
 
 
 def _shows_layout(node: fx.Node) -> bool:
-    """Whether any but a product of matrices reads a tensor or its views: other results may be laid out as it is."""
-    names = [(user, operation_name(user.target)) for user in node.users]
+    """Whether any but a product of matrices reads a tensor or its views: other results may be laid out as it is, if
+    they have two dimensions."""
+    names = [(user, operation_name(user.target)) for user in node.users if not _is_new_line(user, node)]
     names = [(user, str(user.args[1]) if name == "getattr" else name) for user, name in names]
     return any(name not in _PRODUCTS and (name not in _VIEWS or _shows_layout(user)) for user, name in names)
+
+
+def _is_new_line(user: fx.Node, node: fx.Node) -> bool:
+    """Whether the result of torch's function is one tensor of at most one dimension, in memory of its own."""
+    made, read = (one.meta.get("example_value") for one in (user, node))
+    if not isinstance(made, FakeTensor) or not isinstance(read, FakeTensor) or isinstance(user.target, OpOverload):
+        return False
+    return made.dim() < 2 and made.fake_storage is not read.fake_storage

@@ -234,7 +234,7 @@ class FunctionalTracer(FakeMode):
         target.hold(known)
         if not target.steps:
             target.node, target.seen = storage.node, storage.version
-        elif same_strides(target.meta.shape, value.meta.stride, target.meta.stride):
+        elif self._lies_as(value, target.meta):
             target.node, target.seen = value.node, storage.version
 
     def store(self, target: FakeTensor, value: FakeTensor) -> None:
@@ -252,12 +252,14 @@ class FunctionalTracer(FakeMode):
             value = self.apply(aten._to_copy.default, value, dtype=target.meta.dtype)
         self.write(target, value)
 
+    def _lies_as(self, value: FakeTensor, meta: TensorMeta) -> bool:
+        with assume_several(list(map(to_expression, meta.shape))):
+            return same_strides(meta.shape, value.meta.stride, meta.stride)
+
     def laid_out(self, value: FakeTensor, meta: TensorMeta) -> FakeTensor:
         """Give `value` the strides of `meta`: later views depend on them. A size that is 1 in the example counts as
         one of several: a copy too many is right for all sizes."""
-        with assume_several(list(map(to_expression, meta.shape))):
-            equal = same_strides(meta.shape, value.meta.stride, meta.stride)
-        if equal:
+        if self._lies_as(value, meta):
             return value
         if not is_dense(meta.shape, meta.stride):
             empty = self.apply(

@@ -19,7 +19,15 @@ import torch.nn.functional as F
 
 from stator.graph.fake.fake_mode import FakeTensor
 from stator.graph.ir.size_bindings import symbols_of
-from stator.prims.layout import always_equal, broadcast_shapes, is_channels_last, is_contiguous, is_unknown, surely
+from stator.prims.layout import (
+    always_equal,
+    broadcast_shapes,
+    is_channels_last,
+    is_contiguous,
+    is_unknown,
+    several_sizes,
+    surely,
+)
 from stator.prims.shape_rules.views import infer_size, view_strides
 from stator.shapes.environment import assume_several, prefer_general
 from stator.shapes.expr import as_expr
@@ -109,7 +117,7 @@ def _contiguous(input: torch.Tensor, memory_format: torch.memory_format = torch.
         return input.contiguous(memory_format=memory_format)
     lies_so = is_contiguous if memory_format is torch.contiguous_format else is_channels_last
     shape, strides = tuple(input.shape), input.stride()
-    with assume_several() if input.fake_mode.asks_later() else nullcontext():  # type: ignore[attr-defined]
+    with several_sizes(shape) if input.fake_mode.asks_later() else nullcontext():  # type: ignore[attr-defined]
         if lies_so(shape, strides):
             return input
     made = input.clone(memory_format=memory_format)

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 
 from stator.base.registry import name_lambda
-from stator.prims.layout import always_equal, channels_last_strides, contiguous_strides, is_dense
+from stator.prims.layout import always_equal, channels_last_strides, contiguous_strides, is_dense, several_sizes
 from stator.prims.record import Decomposition, TensorMeta, decomposition, record
 from stator.prims.shape_rules.operands import overloads
 from stator.prims.type_promotion import computation_dtype
-from stator.shapes.environment import assume_several
 
 aten = torch.ops.aten
 
@@ -87,7 +86,7 @@ def laid_out(tensor: torch.Tensor, expected: TensorMeta) -> torch.Tensor:
     own = tensor.stride()
     if all(map(always_equal, own, strides)):
         return tensor
-    with assume_several():  # a copy is right for a size of 1, too
+    with several_sizes(shape):  # a copy is right for a size of 1, too
         placed = all(a == b or size == 1 for a, b, size in zip(own, strides, shape, strict=True))
         if not placed:
             return _copied(tensor, expected)

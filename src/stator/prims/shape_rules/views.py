@@ -15,6 +15,7 @@ from stator.prims.layout import (
     holds,
     is_unknown,
     numel,
+    several_sizes,
     smaller_size,
     surely,
     wrap_dim,
@@ -23,7 +24,7 @@ from stator.prims.layout import (
 from stator.prims.record import TensorMeta, shape_rule
 from stator.prims.refusal import Refused, refuse_if
 from stator.prims.type_promotion import REAL_OF_COMPLEX
-from stator.shapes.environment import assume_large_sizes, assume_several
+from stator.shapes.environment import assume_large_sizes
 
 from .operands import shape_table, view
 
@@ -64,7 +65,7 @@ def view_strides(shape: Sizes, strides: Sizes, new_shape: Sizes, *, several: boo
     """
     if torch.SymInt not in map(type, (*shape, *strides, *new_shape)):
         return _view_strides(shape, strides, new_shape)
-    with assume_several():
+    with several_sizes(shape, new_shape):
         found = _view_strides(shape, strides, new_shape)
     if found is not None or several:
         return found
