@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor
 from stator.graph.ir.aten_graph import AtenGraph, LazyGraphModule
+from stator.graph.ir.memory import addresses_storage
 from stator.prims.layout import surely
 from stator.prims.record import TensorMeta
 
@@ -79,7 +80,7 @@ def _infer_layout(mode: FakeMode, node: fx.Node, copied: fx.Node) -> bool:
         copied.meta["val"] = copied.args[0].meta["val"][copied.args[1]]  # type: ignore[union-attr, index]
         return True
     metas = [one.meta.get("val") for one in copied.all_input_nodes]
-    if not isinstance(node.target, OpOverload) or node.target in _OF_STRIDES or not all(map(_has_numbers, metas)):
+    if not isinstance(node.target, OpOverload) or addresses_storage(node.target) or not all(map(_has_numbers, metas)):
         return False
     try:
         found = _result(mode, copied)
@@ -93,9 +94,6 @@ def _infer_layout(mode: FakeMode, node: fx.Node, copied: fx.Node) -> bool:
         return False
     copied.meta["val"] = found
     return True
-
-
-_OF_STRIDES = frozenset((aten.as_strided.default, aten.as_strided_scatter.default))
 
 
 def _result(mode: FakeMode, node: fx.Node) -> Any:
