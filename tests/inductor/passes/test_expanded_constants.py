@@ -17,3 +17,11 @@ def test_an_expanded_constant_is_folded() -> None:
     with torch.no_grad():
         for got, expected in zip(stator.compile(program, fullgraph=True)(x), program(x), strict=True):
             torch.testing.assert_close(got, expected)
+
+
+def test_an_expanded_constant_without_elements_is_folded() -> None:
+    pool = torch.nn.AdaptiveMaxPool2d((3, None))
+    compiled = stator.compile(pool, fullgraph=True)
+    for shape in ((1, 3, 5, 6), (2, 3, 5, 6), (1, 3, 5, 12), (0, 3, 5, 6)):
+        x = torch.randn(shape, requires_grad=True)
+        torch.testing.assert_close(compiled(x), pool(x))

@@ -172,7 +172,7 @@ def _evaluate(node: fx.Node, values: dict[fx.Node, Any]) -> torch.Tensor:
         pending.pop()
     meta: TensorMeta = node.meta["val"]
     # an expanded result keeps all elements of a dimension at one address, which is written once
-    once = tuple(1 if stride == 0 else size for size, stride in zip(meta.shape, meta.stride, strict=True))
+    once = tuple(min(size, 1) if stride == 0 else size for size, stride in zip(meta.shape, meta.stride, strict=True))
     result = torch.empty_strided(once, meta.stride, dtype=meta.dtype, device=meta.device)
     result.copy_(values[node][tuple(slice(0, size) for size in once)])
     return result.as_strided(meta.shape, meta.stride)
