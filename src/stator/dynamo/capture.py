@@ -42,6 +42,7 @@ from .interpreter.nested_break import calls_of_a_module, left_together, namespac
 from .interpreter.numpy_frames import outside_numpy
 from .interpreter.reconstruction import FrameReconstructor
 from .interpreter.release_capture_state import dismantle
+from .interpreter.varying_loops import loop_counters
 from .interpreter.wrapping import CONSTANT_TYPES
 from .ir.capture_result import Break, BreakReason, CapturedFrame, InnerFrame, Return
 from .ir.prepared_code import callees_read_frames, item_parameter, prepare_code, reads_no_frame
@@ -208,6 +209,7 @@ class _Attempt:
         item = item_parameter(code)
         if item is not None:
             context.expected.add(LocalSource(item))
+        context.expected.update(LocalSource(name) for name in loop_counters(frame.program, self.arguments))
         resumption = frame.program.resumption
         if resumption is not None and not self.assumptions.relies_on_changes:
             context.varying.update(map(LocalSource, resumption.point.varying))

@@ -1,27 +1,30 @@
-"""Loops over ranges whose bounds change from call to call, and over tensors whose number of rows does.
+"""Loops over ranges whose bounds change from call to call, and over tensors whose number of rows does; `while` loops
+whose condition depends on such numbers.
 
 Capture unrolls loops, so each length would need a version of its own. Instead, the graph ends before the FOR_ITER of
-such a loop: the interpreter takes the items, and one compiled body serves all turns. Over ranges, the body of a small
-loop is compiled for several turns, too, which run where as many are left.
+such a loop, or at the jump that ends a turn: the interpreter takes the items, or jumps, and one compiled body serves
+all turns. Over ranges, the body of a small loop is compiled for several turns, too, which run where as many are left.
 
-A body that needs the values of the items (`layers[i]`) would be compiled for each, so such a loop is unrolled after
-all. Capture finds out by following one turn with a number that is no constant, and starts again with the answer. Rows
-of tensors need no such trial.
+A body that needs the values of the items or counters (`layers[i]`) would be compiled for each, so such a loop is
+unrolled after all. Capture finds out by following one turn with numbers that are no constants, and starts again with
+the answer. Rows of tensors need no such trial.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from stator.dynamo.bytecode import Instruction
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.source import ConstantSource, ReadSource, SizeSource, StrideSource
 from stator.dynamo.host import iterator_state
 from stator.dynamo.ir.capture_assumptions import CaptureAssumptions, Loop, Retry
-from stator.dynamo.ir.prepared_code import item_parameter
+from stator.dynamo.ir.prepared_code import PreparedCode, item_parameter
 from stator.dynamo.values.base import CaptureContext, Lazy, Value, unsupported
+from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.iterators import ContainerIterator, EnumerateValue, RowsIterator, ZipValue
 from stator.dynamo.values.containers.live_iterators import LiveIterator
 from stator.dynamo.values.containers.slices import RangeValue
@@ -41,11 +44,11 @@ _NEEDS_NUMBERS = "the loop is unrolled because a turn needs its number"
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A loop that capture follows for one turn, with `number` as its item."""
+    """A loop that capture follows for one turn, with `numbers` for its variables. iterator: None for a `while` loop."""
 
     loop: Loop
-    iterator: Value
-    number: SymbolicNumber
+    iterator: Value | None
+    numbers: Sequence[SymbolicNumber]
 
 
 class VaryingLoops:
@@ -123,7 +126,8 @@ class VaryingLoops:
         trial = self._trial
         if trial is not None:
             fixed = self._context.recorder.numbers.fixed
-            raise Retry(self._assumptions.with_loop(trial.loop, unrolled=trial.number.expression in fixed))
+            needed = any(one.expression in fixed for one in trial.numbers)
+            raise Retry(self._assumptions.with_loop(trial.loop, unrolled=needed))
 
     def _try(self, loop: Loop, iterator: Value) -> Value:
         assert isinstance(iterator, ContainerIterator)
@@ -133,8 +137,43 @@ class VaryingLoops:
         # the last item, because 0 as a size is a constant
         place = ConstantSource(repr(items[-1]), items[-1])
         number = self._context.recorder.numbers.of_input(place, items[-1])
-        self._trial = _Trial(loop, iterator, number)
+        self._trial = _Trial(loop, iterator, [number])
         return number
+
+    # -- `while` --
+
+    def meet_test(self, frame: Frame, condition: Value, jump: Instruction) -> None:
+        """Note that a conditional jump comes. Raises Unsupported where the interpreter takes the jump, at the end of a
+        turn."""
+        start = loop_start(frame.program, jump)
+        if start is None:
+            return
+        loop = user_code(frame.program.code), frame.program.user_index(jump.index)
+        if self._trial is not None and self._trial.loop == loop:
+            self.settle()
+        if type(condition) is not SymbolicNumber or not is_open(condition) or not self._may_end_graphs():
+            return
+        unrolled = self._assumptions.unrolled.get(loop)
+        if unrolled or not condition.is_known:
+            return
+        if unrolled is not None or resumes_loop(frame.program) == start:
+            raise _left_to_the_interpreter()
+        if not self._changes(condition) or not _goes_on(condition, jump):
+            return
+        self.settle()  # a loop inside of the trial's
+        self._trial = _Trial(loop, None, self._open_counters(frame, start, jump))
+
+    def _open_counters(self, frame: Frame, start: int, jump: Instruction) -> list[SymbolicNumber]:
+        """The ints that a turn changes, as numbers that are no constants."""
+        found = []
+        for name in stored_names(frame.program, start, jump.index):
+            value = frame.locals.get(name)
+            if isinstance(value, ConstantValue) and type(value.value) is int:
+                place = ConstantSource(repr(value.value), value.value)
+                value = frame.locals[name] = self._context.recorder.numbers.of_input(place, value.value)
+            if type(value) is SymbolicNumber and value.kind is int and is_open(value):
+                found.append(value)
+        return found
 
     def has_varying_rows(self, tensor: Any) -> bool:
         """Whether the first size of a tensor is a symbol, and changes from call to call."""
@@ -191,6 +230,75 @@ def _iterated(iterator: Value) -> list[Value]:
     if isinstance(iterator, EnumerateValue):
         return _iterated(iterator.iterated)
     return list(iterator.iterated) if isinstance(iterator, ZipValue) else [iterator]
+
+
+def loop_start(program: PreparedCode, jump: Instruction) -> int | None:
+    """The first instruction of the turns of a loop that is no `for` loop, if this conditional jump ends a turn: it
+    jumps back, or has a jump back as one of its ways, or such a jump behind it, with nothing but computing between."""
+    if jump.index not in program.loop_starts:
+        program.loop_starts[jump.index] = _find_loop_start(program, jump)
+    return program.loop_starts[jump.index]
+
+
+def _find_loop_start(program: PreparedCode, jump: Instruction) -> int | None:
+    assert jump.target is not None
+    for way in (jump.target, program.instructions[jump.index + 1]):
+        back = _back(way)
+        if back.index <= jump.index:
+            return None if back.opname == "FOR_ITER" else back.index
+    at = jump.index + 1
+    while program.instructions[at].opname.startswith(_COMPUTES):
+        at += 1
+    behind = program.instructions[at]
+    return loop_start(program, behind) if at > jump.index + 1 and behind.opname.startswith("POP_JUMP") else None
+
+
+_COMPUTES = ("LOAD_FAST", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_ATTR", "COMPARE_OP", "BINARY_", "UNARY_", "TO_BOOL")
+
+
+def _back(way: Instruction) -> Instruction:
+    """The instruction to which a jump back leads; any other instruction itself."""
+    return way.target if way.opname.startswith("JUMP_BACKWARD") and way.target is not None else way
+
+
+def _goes_on(condition: SymbolicNumber, jump: Instruction) -> bool:
+    """Whether another turn follows in this call, as far as this jump tells."""
+    assert jump.target is not None
+    jumps = bool(condition.example) is ("_IF_TRUE" in jump.opname)
+    if _back(jump.target).index <= jump.index:
+        return jumps
+    return not jumps
+
+
+def resumes_loop(program: PreparedCode) -> int | None:
+    """The first instruction of the turns of a loop, if the frame resumes there behind the jump that ends a turn."""
+    point = program.resumption.point if program.resumption is not None else None
+    if point is None or point.inner is not None or point.stack:
+        return None
+    for jump in program.instructions:
+        start = loop_start(program, jump) if jump.opname.startswith("POP_JUMP") else None
+        if start is not None:
+            places = start, jump.index + 1, jump.target.index  # type: ignore[union-attr]
+            back = {program.user_index(at) for at in places if _back(program.instructions[at]).index == start}
+            if point.index in back:
+                return start
+    return None
+
+
+def loop_counters(program: PreparedCode, arguments: Mapping[str, object]) -> list[str]:
+    """The ints of a frame that resumes in a turn of a loop, whose next turns come with others."""
+    if resumes_loop(program) is None:
+        return []
+    return [name for name, value in arguments.items() if type(value) is int]
+
+
+def stored_names(program: PreparedCode, start: int, end: int) -> set[str]:
+    """The names of local variables that these instructions store."""
+    turn = program.instructions[start:end]
+    found = {one.argval for one in turn if one.opname == "STORE_FAST"}
+    pairs = {"STORE_FAST_STORE_FAST": (0, 1), "STORE_FAST_LOAD_FAST": (0,)}
+    found.update(one.argval[at] for one in turn for at in pairs.get(one.opname, ()))
+    return found
 
 
 def _range_step(iterator: LiveIterator) -> ReadSource:

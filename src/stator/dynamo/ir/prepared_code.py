@@ -50,6 +50,7 @@ class PreparedCode:
         "instructions",
         "is_generator",
         "is_one_frame",
+        "loop_starts",
         "resumption",
         "truths_to_go_on",
     )
@@ -62,6 +63,8 @@ class PreparedCode:
         self.is_generator = bool(code.co_flags & (0x20 | 0x80 | 0x200))
         # by index of a conditional jump; handlers/torch_calls/data_assertions.py fills it
         self.truths_to_go_on: dict[int, bool | None] = {}
+        # by index of a conditional jump; interpreter/varying_loops.py fills it
+        self.loop_starts: dict[int, int | None] = {}
         self.is_one_frame = _is_one_frame(code, self.instructions)
         # the instruction by which code that resumes a frame inside a call resumes the called function
         self.finishes_call = -1 if self.resumption is None else self.resumption.finishes_call()

@@ -32,6 +32,7 @@ def decide(frame: Frame, value: Value, jump: Instruction) -> bool:
     """The truth of a jump's condition. Where one of the two paths only raises, the graph checks that the program takes
     the other path. Where both meet with equal stacks, either truth is right."""
     context = frame.context
+    context.loops.meet_test(frame, value, jump)
     if isinstance(value, ConstantValue):
         return context.truth(value)
     wanted = _truth_to_go_on(frame.program, jump)
