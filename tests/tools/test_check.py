@@ -364,6 +364,16 @@ def test_a_size_of_an_unknown_kind_fails_where_it_is_wrong() -> None:
     assert "1 != 2" in str(result)
 
 
+def test_sizes_that_become_one_ask_for_nothing() -> None:
+    gate = torch.nn.Conv2d(4, 4, 1)
+
+    def gated(x):
+        x = F.max_pool2d(x, 3, 2, 1)
+        return x * gate(x.mean((2, 3), keepdim=True)).sigmoid()
+
+    assert stator.check(gated, TensorSpec((2, 4, "height", "width"))).constraints == ()
+
+
 def test_modules_are_left_as_they_were() -> None:
     class Counting(torch.nn.Module):
         def __init__(self) -> None:
