@@ -40,6 +40,8 @@ def linear_product(
     """
     if constant_of(builder, b) is not None:
         return quicker_product(builder, a, b, columns, bias, meta, loops_follow=loops_follow)
+    if tiled := _in_tiles(builder, a, b, columns, bias, meta):
+        return tiled
     if not _takes(builder, a, b, columns, bias) or builder.sizes.hint(a.numel * columns) < WORTHWHILE:
         return None
     return _by_onednn(builder, a, b, bias, meta)
@@ -74,7 +76,7 @@ def quicker_product(
             if isinstance(rows, int)
             else _by_quickest(builder, a, b, bias, meta)
         )
-    if not is_transposed(a) and (tiled := product_by_matrix(builder, a, b, columns, bias, meta or builder.meta)):
+    if tiled := _in_tiles(builder, a, b, columns, bias, meta):
         return tiled
     if not _takes(builder, a, b, columns, bias):
         return None
@@ -88,6 +90,12 @@ def quicker_product(
     if found == {True}:
         return _by_onednn(builder, a, b, bias, meta)
     return _by_quickest(builder, a, b, bias, meta)
+
+
+def _in_tiles(
+    builder: LoweringBuilder, a: Tensor, b: str | View, columns: Any, bias: Tensor | None, meta: TensorMeta | None
+) -> Tensor | None:
+    return None if is_transposed(a) else product_by_matrix(builder, a, b, columns, bias, meta or builder.meta)
 
 
 def _suits_few_rows(builder: LoweringBuilder, a: Tensor, b: str | View, columns: Any, bias: Tensor | None) -> bool:
