@@ -233,4 +233,4 @@ def test_objects_whose_class_computes_attributes_are_copied(copied: Callable[[An
         return x * own.d_model + configuration.d_model
 
     x = torch.randn(2)
-    assert torch.equal(stator.compile(program, backend="eager")(x), program(x))
+    assert torch.equal(stator.compile(program, backend="eager", fullgraph=True)(x), program(x))

@@ -16,6 +16,7 @@ import logging
 import math
 import operator
 import os
+import pickle
 import platform
 import re
 import sys
@@ -85,6 +86,33 @@ def _read_in_each_call(function: Any) -> None:
 
 for _fact in (os.getpid, sys.getrecursionlimit, threading.get_ident):
     _read_in_each_call(_fact)
+
+
+# ---- pickle ----
+
+
+@calls(pickle.dumps)
+def _pickled(context: CaptureContext, value: Value) -> Value:
+    """A memoizer's key: the bytes of a flat dict or tuple of constants. A text or bytes object that occurs twice is
+    refused, because pickle writes a reference if both are one object."""
+    parts = _plain_parts(context, value)
+    texts = [part for part in parts if type(part) in (str, bytes)]
+    if not all(type(part) in _PICKLED for part in parts) or len(set(texts)) < len(texts):
+        raise unsupported("call-builtin", f"calling pickle.dumps on {value.describe(context)}")
+    return ConstantValue(pickle.dumps(context.constant_of(value, "what is pickled")))
+
+
+def _plain_parts(context: CaptureContext, value: Value) -> list[Any]:
+    if isinstance(value, DictValue) and value.cls is dict:
+        pairs = [part for pair in value.items(context) for part in pair]
+    elif isinstance(value, TupleValue) and value.cls is tuple:
+        pairs = list(context.iterate(value))
+    else:
+        raise unsupported("call-builtin", f"calling pickle.dumps on {value.describe(context)}")
+    return [context.constant_of(part, "what is pickled") for part in pairs]
+
+
+_PICKLED = (types.NoneType, bool, int, float, str, bytes)
 
 
 # ---- functools ----
