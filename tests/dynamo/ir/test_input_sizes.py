@@ -699,3 +699,18 @@ def test_sizes_that_floats_may_not_hold_have_versions_of_their_own() -> None:
     calls = [(torch.ones(1).expand(size),) for size in (5, 7, 2**40, 2**54 + 2, 2**54 + 6, 2**60 + 2)]
     found = compilations(half, calls)
     assert len(found.made) == 5
+
+
+def test_leading_sizes_of_globals_and_closures_are_constants_until_they_change() -> None:
+    table, symbolic = torch.randn(16, 4), []
+
+    def backend(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        given = [node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"]
+        sizes = [size for one in given if isinstance(one, torch.Tensor) for size in one.shape]
+        symbolic.append(sum(isinstance(size, torch.SymInt) for size in sizes))
+        return graph.forward
+
+    compiled = stator.compile(lambda x: x @ table.t(), backend=backend)
+    for rows in (5, 9):
+        compiled(torch.randn(rows, 4))
+    assert symbolic == [0, 1]

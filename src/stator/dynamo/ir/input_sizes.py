@@ -17,7 +17,15 @@ import torch
 from stator.base.errors import ConstraintViolation, UserPlace
 from stator.dynamo.guards.guard import ExtentOf, FreeSize, Guard, GuardedFact, GuardKind, SizeFacts
 from stator.dynamo.guards.size_guards import condition_holds, fact_text, has_program
-from stator.dynamo.guards.source import FunctionSource, LocalSource, SizeSource, Source, StrideSource, is_member
+from stator.dynamo.guards.source import (
+    FunctionSource,
+    LocalSource,
+    SizeSource,
+    Source,
+    StrideSource,
+    is_member,
+    variable_of,
+)
 from stator.dynamo.guards.tensor_guards import extents_of, innermost_first, may_read_sizes
 from stator.dynamo.host.size_marks import Kind, SizeMark, size_marks
 from stator.prims.layout import always_equal
@@ -117,9 +125,10 @@ class InputSizes:
         return free and source not in self.constants
 
     def _is_free(self, source: SizeSource) -> bool:
-        """Whether a size without a mark is a symbol. Where sizes change, a leading dimension is likely a batch, whose
-        last one is smaller: it is a symbol before it changes. So are the sizes of a tensor that earlier versions did
-        not meet, such as a cache that the first call made. A size of a buffer is one once it has changed."""
+        """Whether a size without a mark is a symbol. Where sizes change, a leading dimension of what a call gets is
+        likely a batch, whose last one is smaller: it is a symbol before it changes. So are the sizes of a tensor that
+        earlier versions did not meet, such as a cache that the first call made. A size of a buffer is one once it has
+        changed."""
         if is_member(source.base):
             return self.dynamic is not False and source in self.changed
         if self.dynamic is not None:
@@ -128,7 +137,8 @@ class InputSizes:
             return True
         if source.base not in self.met:
             return bool(self.met)
-        return source.dim == 0 and any(type(one) is SizeSource for one in self.changed)
+        given = source.dim == 0 and variable_of(source) is not None  # and no table of a global or closure
+        return given and any(type(one) is SizeSource for one in self.changed)
 
     def _symbol(self, source: Source, example: Any, mark: SizeMark | None = None, low: float = SMALLEST_SIZE) -> Symbol:
         """`example`: None if nothing may depend on the value. `low`: the least value that the symbol stands for."""

@@ -103,7 +103,8 @@ def product_by_matrix(
     plain = bias is None or (bias.shape == (columns,) and bias.dtype is a.dtype)
     if not plain or {a.dtype, layout.dtype} != {torch.float32} or not traits_of(a.device).tiles:
         return None
-    some = builder.sizes.hint(rows)
+    # other calls may have more rows than the example
+    some = rows if isinstance(rows, int) else max(builder.sizes.hint(rows), _SOME_ROWS)
     if float_lanes() != _PACKED_LANES or some * inner * columns < _WORK:
         return None
     # of a block of the matrix, a panel lies in a cache, so that its depth asks for no narrow tile
