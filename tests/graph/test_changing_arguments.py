@@ -110,6 +110,11 @@ RANDOM: dict[str, Program] = {
 }
 OF_INTS: dict[str, Program] = {
     "one_hot": lambda x, n: x.sum() * F.one_hot(LABELS % 2, n),
+    "diagonal": lambda x, n: x.diagonal(n),
+    "diagonal below": lambda x, n: x.diagonal(-n, 1, 0) * 2,
+    "diag": lambda x, n: torch.diag(x, n),
+    "diag of a vector": lambda x, n: torch.diag(x[0], n),
+    "diag_embed": lambda x, n: torch.diag_embed(x, n),
     "triu": lambda x, n: x.triu(n),
     "tril": lambda x, n: x.tril(n),
     "triu_indices": lambda x, n: x.sum() * torch.triu_indices(8, 8, n),
@@ -295,7 +300,6 @@ CONSTANTS: dict[str, tuple[Program, tuple[Any, ...]]] = {
     "size of unfold": (lambda x, n: x.unfold(1, n, 1), (2, 3, 4)),
     "upscale_factor": (lambda x, n: F.pixel_shuffle(x.repeat(6, 18).view(-1, 144, 2, 3), n), (2, 3, 4)),
     "num_groups": (lambda x, n: F.group_norm(x.view(4, 12), n), (2, 3, 4)),
-    "offset of a diagonal": (lambda x, n: x.diagonal(-n)[:2] + torch.diag(x, n - 1)[:2], (2, 3, 4)),
     "chunks": (lambda x, n: torch.stack([part.sum() for part in x.chunk(n, 1)]), (2, 4, 8)),
     "length of a list": (lambda x, n: torch.stack([x] * n), (2, 3, 4)),
     "n of diff": (lambda x, n: torch.diff(x, n), (1, 2, 3)),

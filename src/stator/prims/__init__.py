@@ -6,6 +6,7 @@ from .operators import (
     attention_gradients,
     checks,
     ctc_loss,
+    histogram,
     mask_indices,
     pooling_places,
     random,

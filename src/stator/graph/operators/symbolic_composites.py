@@ -5,6 +5,7 @@ symbolic sizes, in place of torch's. Captured graphs hold torch's functions.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,19 +13,34 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from stator.base.errors import Unsupported
 from stator.graph.ir.size_bindings import is_symbolic
-from stator.prims.decompositions import creation
+from stator.prims.decompositions import creation, linear_algebra
 from stator.prims.layout import broadcast_shapes
 from stator.prims.operators.checks import check
+from stator.prims.operators.histogram import histc
 from stator.prims.shape_rules.creation import lower_triangle
 
-from .data_dependent_functions import stand_ins
+from .data_dependent_functions import decomposed, stand_ins
 
 aten = torch.ops.aten
 
 
 def _is_symbolic(*tensors: Any) -> bool:
     return is_symbolic([tuple(one.shape) for one in tensors if isinstance(one, torch.Tensor)])
+
+
+@stand_ins.register(torch.kron, "kron")
+def _kron(input: torch.Tensor, other: torch.Tensor, *, out: Any = None) -> torch.Tensor:
+    """The products of all pairs of elements. The dimensions of the operands alternate in the product."""
+    if out is not None or not _is_symbolic(input, other):
+        return torch.kron(input, other, out=out)
+    rank = max(input.dim(), other.dim())
+    first, second = ((1,) * (rank - one.dim()) + tuple(one.shape) for one in (input, other))
+    left = input.reshape([size for pair in zip(first, (1,) * rank, strict=True) for size in pair])
+    right = other.reshape([size for pair in zip((1,) * rank, second, strict=True) for size in pair])
+    shape = [one * two for one, two in zip(first, second, strict=True)]
+    return aten._unsafe_view.default(left * right, shape)  # fails as torch's on products of other layouts
 
 
 @stand_ins.register(torch.take_along_dim, "take_along_dim")
@@ -63,6 +79,22 @@ def _broadcast_tensors(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(one.expand(shape) for one in tensors)
 
 
+@stand_ins.register("fill_diagonal_")
+def _fill_diagonal(self: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor:
+    """Of matrices; where `wrap` is set, the diagonal begins anew in tall ones."""
+    if self.dim() != 2 or wrap or not _is_symbolic(self):
+        return self.fill_diagonal_(fill_value, wrap)
+    self.diagonal().fill_(fill_value)
+    return self
+
+
+@stand_ins.register(torch.block_diag)
+def _block_diag(*tensors: torch.Tensor) -> torch.Tensor:
+    if not _is_symbolic(*tensors) or any(one.dim() > 2 or not one.numel() for one in tensors):
+        return torch.block_diag(*tensors)
+    return linear_algebra.block_diag(tensors)  # type: ignore[no-any-return]
+
+
 @stand_ins.register(F.affine_grid)
 def _affine_grid(theta: torch.Tensor, size: Sequence[Any], align_corners: bool | None = None) -> torch.Tensor:
     """Positions from -1 to 1 in each dimension, mapped by one matrix for each image. torch's function raises
@@ -83,12 +115,14 @@ def _affine_grid(theta: torch.Tensor, size: Sequence[Any], align_corners: bool |
     return flat.bmm(theta.transpose(1, 2)).view(size[0], *spatial, rank)
 
 
-@stand_ins.register(torch.linspace)
-def _linspace(start: Any, end: Any, steps: Any, **options: Any) -> torch.Tensor:
-    made = NotImplemented
-    if is_symbolic(steps) and options.keys() <= {"dtype", "device"}:
-        made = creation.linspace(start, end, steps, **options)
-    return torch.linspace(start, end, steps, **options) if made is NotImplemented else made
+def _spaced(original: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..., Any]:
+    def run(start: Any, end: Any, steps: Any, *base: float, **options: Any) -> torch.Tensor:
+        made = NotImplemented
+        if is_symbolic(steps) and options.keys() <= {"dtype", "device"}:
+            made = rule(start, end, steps, *base, **options)
+        return original(start, end, steps, *base, **options) if made is NotImplemented else made
+
+    return run
 
 
 @stand_ins.register(torch.gru_cell)
@@ -126,6 +160,194 @@ def _lstm_cell(
     return show * torch.tanh(cell), cell
 
 
+class _RunningProduct(torch.autograd.Function):
+    """`cumprod` with its gradient.
+
+    The gradient of an element before the first zero is the sum of gradient * product from there on, divided by the
+    element. At the first zero, products leave this element out; behind it, all are zero.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, input: torch.Tensor, dim: int) -> torch.Tensor:
+        result = aten.cumprod.default(input, dim)
+        ctx.dim = dim
+        ctx.save_for_backward(input, result)
+        return result  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise Unsupported("double-backward", "the gradient of cumprod over symbolic sizes is differentiated again")
+        input, result = ctx.saved_tensors
+        is_zero = input == 0
+        zeros = is_zero.cumsum(ctx.dim)
+        first = is_zero & (zeros == 1)
+        without = gradient * torch.cumprod(input.masked_fill(first, 1), ctx.dim)
+        before, at_first = (one.flip(ctx.dim).cumsum(ctx.dim).flip(ctx.dim) for one in (gradient * result, without))
+        return torch.where(zeros == 0, before / input, torch.where(first, at_first, 0)), None
+
+
+@stand_ins.register(torch.cumprod, "cumprod")
+def _cumprod(input: torch.Tensor, dim: int, **options: Any) -> torch.Tensor:
+    """torch's gradient makes constants of the sizes."""
+    trained = torch.is_grad_enabled() and input.requires_grad and not input.is_complex() and input.dim() > 0
+    if not trained or options or not _is_symbolic(input):
+        return torch.cumprod(input, dim, **options)
+    return _RunningProduct.apply(input, dim)  # type: ignore[no-any-return]
+
+
+def _is_float(input: Any) -> bool:
+    return isinstance(input, torch.Tensor) and input.is_floating_point()
+
+
+@stand_ins.register(torch.cov, "cov")
+def _cov(input: torch.Tensor, *, correction: Any = 1, fweights: Any = None, aweights: Any = None) -> torch.Tensor:
+    """Of variables in rows. torch's function weighs observations, raises the errors, and warns of too few."""
+    fits = _is_float(input) and input.dim() <= 2 and fweights is None and aweights is None and type(correction) is int
+    if not fits or not _is_symbolic(input) or input.numel() == 0:
+        return torch.cov(input, correction=correction, fweights=fweights, aweights=aweights)
+    rows = input if input.dim() == 2 else input.view(1, -1)
+    freedom = rows.shape[1] - correction
+    if freedom <= 0:
+        return torch.cov(input, correction=correction)
+    rows = rows - rows.mean(1, keepdim=True)
+    return (rows.mm(rows.t()) / freedom).squeeze()
+
+
+@stand_ins.register(torch.corrcoef, "corrcoef")
+def _corrcoef(input: torch.Tensor) -> torch.Tensor:
+    """Covariances over the products of standard deviations."""
+    if not _is_float(input) or input.dim() > 2 or not _is_symbolic(input):
+        return torch.corrcoef(input)
+    found = _cov(input)
+    if not found.dim():
+        return found / found
+    deviations = found.diag().sqrt()
+    return (found / deviations[:, None] / deviations[None]).clamp(-1, 1)
+
+
+@stand_ins.register(torch.vander)
+def _vander(x: torch.Tensor, N: Any = None, increasing: bool = False) -> torch.Tensor:
+    """Running products of copies, behind ones. torch's function raises the errors, that of its gradient, too."""
+    columns = x.shape[0] if N is None and x.dim() == 1 else N
+    trained = torch.is_grad_enabled() and x.requires_grad
+    if x.dim() != 1 or not _is_float(x) or trained or not is_symbolic((tuple(x.shape), columns)) or columns < 2:
+        return torch.vander(x, N, increasing)
+    powers = torch.cumprod(x.unsqueeze(-1).expand(x.shape[0], columns - 1), -1)
+    made = torch.cat([x.new_ones(x.shape[0], 1), powers], -1)
+    return made if increasing else made.flip(-1)
+
+
+@stand_ins.register(torch.combinations)
+def _combinations(input: torch.Tensor, r: int = 2, with_replacement: bool = False) -> torch.Tensor:
+    """Elements by all ascending tuples of positions, whose number is known."""
+    if input.dim() != 1 or not 1 < r < 5 or not _is_symbolic(input):
+        return torch.combinations(input, r, with_replacement)
+    length = input.shape[0]
+    places = torch.arange(length, device=input.device)
+    grids = [places.view([-1 if at == dim else 1 for at in range(r)]) for dim in range(r)]
+    ascends = torch.ones([length] * r, dtype=torch.bool, device=input.device)
+    for one, following in itertools.pairwise(grids):
+        ascends = ascends & (one <= following if with_replacement else one < following)
+    count = math.prod(length + at if with_replacement else length - at for at in range(r)) // math.factorial(r)
+    return input[torch.nonzero_static(ascends, size=count)]
+
+
+@stand_ins.register(torch.gradient)
+def _gradient(input: torch.Tensor, *, spacing: Any = None, dim: Any = None, edge_order: int = 1) -> Any:
+    """Differences of neighbours, inside of twice the distance. torch's function raises the errors, and takes
+    coordinates."""
+    dims = range(input.dim()) if dim is None else [dim] if type(dim) is int else dim
+    steps = [1 if spacing is None else spacing] * len(dims) if not isinstance(spacing, (tuple, list)) else spacing
+    fits = len(steps) == len(dims) and all(type(one) in (int, float) for one in steps) and edge_order == 1
+    fits = fits and input.dim() > 0 and len({one % input.dim() for one in dims}) == len(dims)
+    if not fits or not _is_float(input) or not _is_symbolic(input) or any(input.shape[one] < 2 for one in dims):
+        options = {} if spacing is None else {"spacing": spacing}
+        return torch.gradient(input, dim=dim, edge_order=edge_order, **options)
+    found = []
+    for one, step in zip(dims, steps, strict=True):
+        length = input.shape[one]
+        differences = input.narrow(one, 1, length - 1) - input.narrow(one, 0, length - 1)
+        inside = (input.narrow(one, 2, length - 2) - input.narrow(one, 0, length - 2)) / step / 2
+        ends = (differences.narrow(one, at, 1) / step for at in (0, length - 2))
+        found.append(torch.cat([next(ends), inside, next(ends)], one))
+    return tuple(found)
+
+
+@stand_ins.register(torch.histc, "histc")
+def _histc(input: torch.Tensor, bins: Any = 100, min: Any = 0, max: Any = 0, **options: Any) -> torch.Tensor:
+    if not is_symbolic(bins) or options:
+        return torch.histc(input, bins, min, max, **options)
+    return histc(input.detach(), bins, min, max)  # type: ignore[no-any-return]
+
+
+@stand_ins.register(torch.fft.fftfreq)
+def _fftfreq(n: Any, d: float = 1.0, *, dtype: Any = None, device: Any = None, **options: Any) -> torch.Tensor:
+    if not is_symbolic(n) or options:
+        return torch.fft.fftfreq(n, d, dtype=dtype, device=device, **options)
+    steps = torch.arange(n, dtype=dtype or torch.get_default_dtype(), device=device)
+    return torch.where(steps < (n + 1) // 2, steps, steps - n) * (1.0 / (n * d))
+
+
+@stand_ins.register(torch.fft.rfftfreq)
+def _rfftfreq(n: Any, d: float = 1.0, *, dtype: Any = None, device: Any = None, **options: Any) -> torch.Tensor:
+    if not is_symbolic(n) or options:
+        return torch.fft.rfftfreq(n, d, dtype=dtype, device=device, **options)
+    return torch.arange(n // 2 + 1, dtype=dtype or torch.get_default_dtype(), device=device) * (1.0 / (n * d))
+
+
+def _window(original: Any, values: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Register a window of two or more numbers, by its values at places from 0 to 2."""
+
+    def run(
+        window_length: Any, periodic: bool = True, *numbers: Any, dtype: Any = None, **options: Any
+    ) -> torch.Tensor:
+        made_of = dtype or torch.get_default_dtype()
+        wide = made_of in (torch.float32, torch.float64) and options.keys() <= {"device"}
+        if not is_symbolic(window_length) or numbers or not wide or window_length < 2:
+            return original(window_length, periodic, *numbers, dtype=dtype, **options)
+        step = 2 / (window_length if periodic else window_length - 1)
+        return values(torch.arange(window_length, dtype=made_of, **options) * step)
+
+    stand_ins.register(original)(run)
+
+
+_BETA, _LARGEST_OF_KAISER = 12.0, 18948.925349296309  # i0(12)
+_window(torch.hann_window, lambda place: 0.5 - (place * math.pi).cos() * 0.5)
+_window(torch.hamming_window, lambda place: 0.54 - (place * math.pi).cos() * 0.46)
+_window(
+    torch.blackman_window, lambda place: 0.42 - (place * math.pi).cos() * 0.5 + (place * (2 * math.pi)).cos() * 0.08
+)
+_window(torch.bartlett_window, lambda place: 1 - (place - 1).abs())
+_window(
+    torch.kaiser_window,
+    lambda place: torch.i0(_BETA * (1 - (place - 1) ** 2).clamp(min=0).sqrt()) / _LARGEST_OF_KAISER,
+)
+
+
+@stand_ins.register(torch.diagonal, "diagonal")
+def _diagonal(input: torch.Tensor, offset: Any = 0, dim1: int = 0, dim2: int = 1, **names: Any) -> torch.Tensor:
+    """The main diagonal behind the first columns, or rows."""
+    if not is_symbolic(offset) or names:
+        return torch.diagonal(input, offset, dim1, dim2, **names)
+    dim, first = (dim2, offset) if offset >= 0 else (dim1, -offset)
+    return torch.diagonal(aten.slice.Tensor(input, dim, first), 0, dim1, dim2)
+
+
+@stand_ins.register(torch.diag_embed, "diag_embed")
+def _diag_embed(input: torch.Tensor, offset: Any = 0, dim1: int = -2, dim2: int = -1) -> torch.Tensor:
+    if not is_symbolic(offset):
+        return torch.diag_embed(input, offset, dim1, dim2)
+    return decomposed(aten.diag_embed.default, input, offset, dim1, dim2)  # type: ignore[no-any-return]
+
+
+@stand_ins.register(torch.diag, "diag")
+def _diag(input: torch.Tensor, diagonal: Any = 0, **options: Any) -> torch.Tensor:
+    if not is_symbolic(diagonal) or options or input.dim() not in (1, 2):
+        return torch.diag(input, diagonal, **options)
+    return _diag_embed(input, diagonal) if input.dim() == 1 else _diagonal(input, diagonal).clone()
+
+
 def _positions(original: Callable[..., Any], triangle: Callable[..., Any], count: Callable[..., Any]) -> None:
     """Register the positions of a triangle's elements in row-major order."""
 
@@ -141,6 +363,8 @@ def _positions(original: Callable[..., Any], triangle: Callable[..., Any], count
 
 _positions(torch.tril_indices, torch.tril, lower_triangle)
 _positions(torch.triu_indices, torch.triu, lambda row, col, offset: row * col - lower_triangle(row, col, offset - 1))
+stand_ins.register(torch.linspace)(_spaced(torch.linspace, creation.linspace))
+stand_ins.register(torch.logspace)(_spaced(torch.logspace, creation.logspace))
 
 
 # By mode, number of spatial dimensions, and antialias
