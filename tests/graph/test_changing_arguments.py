@@ -33,6 +33,11 @@ pytestmark = pytest.mark.filterwarnings("error:stator")  # a graph that runs eag
 Program = Callable[[torch.Tensor, Any], torch.Tensor]
 
 
+def with_momentum(x: torch.Tensor, f: float) -> torch.Tensor:
+    mean, variance = BIAS.clone(), WEIGHT.abs()
+    return F.batch_norm(x, mean, variance, WEIGHT, BIAS, True, f, 1e-5) + mean + variance
+
+
 def assigned(x: torch.Tensor, f: float) -> torch.Tensor:
     y = x.clone()
     y[:, 2:4] = f
@@ -40,14 +45,31 @@ def assigned(x: torch.Tensor, f: float) -> torch.Tensor:
     return y
 
 
+NORMALISATION: dict[str, Program] = {
+    "layer_norm": lambda x, f: F.layer_norm(x, (8,), WEIGHT, BIAS, f),
+    "layer_norm without parameters": lambda x, f: F.layer_norm(x, (6, 8), eps=f),
+    "batch_norm": lambda x, f: F.batch_norm(x, None, None, WEIGHT, BIAS, True, 0.1, f),
+    "batch_norm of inference": lambda x, f: F.batch_norm(x, BIAS, WEIGHT.abs(), WEIGHT, BIAS, False, 0.1, f),
+    "momentum of batch_norm": with_momentum,
+    "group_norm": lambda x, f: F.group_norm(x, 2, WEIGHT, BIAS, f),
+    "rms_norm": lambda x, f: F.rms_norm(x, (8,), WEIGHT, f),
+    "normalize": lambda x, f: F.normalize(x, eps=f),
+}
 LOSSES: dict[str, Program] = {
+    "label_smoothing": lambda x, f: F.cross_entropy(x, LABELS, label_smoothing=f),
+    "label_smoothing with weights": lambda x, f: F.cross_entropy(
+        x, LABELS, WEIGHT.abs(), label_smoothing=f, ignore_index=3
+    ),
+    "label_smoothing of probabilities": lambda x, f: F.cross_entropy(x, OTHER.softmax(-1), label_smoothing=f),
+    "label_smoothing of each": lambda x, f: F.cross_entropy(x, LABELS, label_smoothing=f, reduction="none"),
     "temperature": lambda x, f: F.cross_entropy(x / f, LABELS),
     "temperatures of two": lambda x, f: (
         F.kl_div((x / f).log_softmax(-1), (OTHER / f).softmax(-1), reduction="batchmean") * f**2
     ),
     "smooth_l1_loss": lambda x, f: F.smooth_l1_loss(x, OTHER, beta=f),
     "huber_loss": lambda x, f: F.huber_loss(x, OTHER, delta=f),
-    "normalize": lambda x, f: F.normalize(x, eps=f),
+    "margin_ranking_loss": lambda x, f: F.margin_ranking_loss(x, OTHER, OTHER.sign(), margin=f),
+    "triplet_margin_loss": lambda x, f: F.triplet_margin_loss(x, OTHER, OTHER * 0.5, margin=f, swap=True),
     "focal loss": lambda x, f: (1 - x.sigmoid()) ** f * F.logsigmoid(x),
     "log_prob": lambda x, f: torch.distributions.Normal(x, f).log_prob(OTHER),
 }
@@ -74,6 +96,10 @@ ARITHMETIC: dict[str, Program] = {
     "nan_to_num": lambda x, f: torch.nan_to_num(x.where(x < 1, math.inf), f, 3 * f, -f),
     "quantile": lambda x, f: torch.quantile(x, f, dim=1),
     "nanquantile": lambda x, f: torch.nanquantile(x, f, dim=1),
+    "attention": lambda x, f: F.scaled_dot_product_attention(x.view(2, 3, 1, 8), KEY, VALUE, scale=f),
+    "attention with a mask": lambda x, f: F.scaled_dot_product_attention(
+        x.view(2, 3, 1, 8), KEY, VALUE, torch.ones(1, 7).tril().bool(), scale=f
+    ),
 }
 MAKING: dict[str, Program] = {
     "linspace": lambda x, f: x * torch.linspace(0, f, 8),
@@ -95,6 +121,12 @@ MAKING: dict[str, Program] = {
 RANDOM: dict[str, Program] = {
     "dropout": lambda x, f: F.dropout(x, f),
     "dropout_": lambda x, f: F.dropout(x * 1, f, inplace=True),
+    "dropout1d": lambda x, f: F.dropout1d(x, f),
+    "dropout2d": lambda x, f: F.dropout2d(x.view(1, 6, 2, 4), f),
+    "attention": lambda x, f: F.scaled_dot_product_attention(x.view(2, 3, 1, 8), KEY, VALUE, dropout_p=f),
+    "causal attention": lambda x, f: F.scaled_dot_product_attention(
+        x.view(2, 3, 1, 8), KEY, VALUE, dropout_p=f, is_causal=True, scale=f
+    ),
     "normal_": lambda x, f: x + torch.empty(8).normal_(f, 2 * f),
     "normal of a size": lambda x, f: x + torch.normal(f, 2 * f, (6, 8)),
     "normal of means": lambda x, f: x + torch.normal(OTHER, f),
@@ -139,7 +171,7 @@ OF_INTS: dict[str, Program] = {
     "ignore_index": lambda x, n: F.cross_entropy(x, LABELS, ignore_index=n),
     "dropout": lambda x, n: F.dropout(x, 1 / n),
 }
-TABLES = {"losses": LOSSES, "arithmetic": ARITHMETIC, "making": MAKING}
+TABLES = {"normalisation": NORMALISATION, "losses": LOSSES, "arithmetic": ARITHMETIC, "making": MAKING}
 CASES = [(table, name) for table in TABLES for name in TABLES[table]]
 
 
@@ -170,6 +202,24 @@ def check(program: Program, values: tuple[Any, ...], backend: str, dtype: torch.
 @pytest.mark.parametrize(("table", "name"), CASES)
 def test_floats(table: str, name: str, backend: str) -> None:
     check(TABLES[table][name], FLOATS, backend, torch.float32)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_label_smoothing_over_changing_classes(reduction: str, backend: str) -> None:
+    program = lambda x, y, f: F.cross_entropy(x * 2, y, label_smoothing=f, reduction=reduction) + 1  # noqa: E731
+    compiled, counts = stator.compile(program, backend=backend, dynamic=True), Counts()
+    for at, value in enumerate(FLOATS):
+        x, y = (drawn(6 + at, 8 + 3 * at).requires_grad_() for _ in range(2))
+        labels = torch.randint(0, 8, (6 + at,))
+        y.data = x.data
+        expected, found = program(x, labels, value), compiled(y, labels, value)
+        torch.testing.assert_close(found, expected)
+        expected.sum().backward()
+        found.sum().backward()
+        torch.testing.assert_close(y.grad, x.grad)
+    assert counts.compilations == 2
+    assert counts["graph_breaks"] == counts["dynamo.failed_graphs"] == 0
 
 
 @pytest.mark.parametrize("name", RANDOM)
@@ -287,14 +337,6 @@ CONSTANTS: dict[str, tuple[Program, tuple[Any, ...]]] = {
     "step of floats": (lambda x, f: x.square().sum() * torch.arange(0, 1, f), (0.5, 0.25, 0.1)),
     "scale_factor": (lambda x, f: F.interpolate(x[None], scale_factor=f), (1.5, 2.5, 3.0)),
     "margin of a cosine": (lambda x, f: F.cosine_embedding_loss(x, OTHER, LABELS.sign() * 2 - 1, f), FLOATS[:3]),
-    "eps of a norm": (lambda x, f: F.layer_norm(x, (8,), WEIGHT, BIAS, f), FLOATS[:3]),
-    "momentum": (lambda x, f: F.batch_norm(x, BIAS.clone(), WEIGHT.abs(), None, None, True, f), FLOATS[:3]),
-    "label_smoothing": (lambda x, f: F.cross_entropy(x, LABELS, label_smoothing=f), FLOATS[:3]),
-    "margin of a ranking": (lambda x, f: F.margin_ranking_loss(x, OTHER, OTHER.sign(), f), FLOATS[:3]),
-    "scale of attention": (
-        lambda x, f: F.scaled_dot_product_attention(x.view(2, 3, 1, 8), KEY, VALUE, scale=f),
-        FLOATS[:3],
-    ),
     "alpha of celu": (lambda x, f: F.celu(x, f), FLOATS[:3]),
     "kernel_size": (lambda x, n: F.max_pool2d(x[None], n), (2, 3, 4)),
     "size of unfold": (lambda x, n: x.unfold(1, n, 1), (2, 3, 4)),

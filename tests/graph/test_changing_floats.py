@@ -17,6 +17,7 @@ PROGRAMS = {
     "threshold": lambda x, f: F.threshold(x, f, 0.25),
     "threshold's value": lambda x, f: F.threshold(x, 0.3, f),
     "hardshrink": lambda x, f: F.hardshrink(x, f),
+    "softshrink": lambda x, f: F.softshrink(x, f),
     "normalize": lambda x, f: F.normalize(x, dim=0, eps=f),
     "gaussian_nll_loss": lambda x, f: F.gaussian_nll_loss(x, x * 2, x.abs(), eps=f),
     "floor": lambda x, f: x.div(f, rounding_mode="floor"),
