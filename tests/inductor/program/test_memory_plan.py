@@ -308,3 +308,12 @@ def test_convolutions_of_groups_work_in_as_many_bytes_as_they_touch(groups: int,
     graph.call(("b0",), ((1, 8, 6, 6),), aten.convolution.default, *arguments)
     graph.add("b1", "b0", "b0")
     assert scratch_bytes(planned(graph, "b1")) == scratch
+
+
+def test_gradients_of_convolutions_of_groups_work_in_more_memory() -> None:
+    graph = Graph()
+    graph.input("g", 1, 8, 6, 6), graph.input("x", 1, 8, 6, 6), graph.input("w", 8, 2, 3, 3)
+    arguments = ["g", "x", "w", None, [1, 1], [1, 1], [1, 1], False, [0, 0], 4, [True, False, False]]
+    graph.call(("b0", None, None), ((1, 8, 6, 6), None, None), aten.convolution_backward.default, *arguments)
+    graph.add("b1", "b0", "b0")
+    assert scratch_bytes(planned(graph, "b1")) == 4 * (3 * 8 * 6 * 6 + 8 * 2 * 3 * 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from torch._ops import OpOverload
+import torch
 
 from stator.inductor.buffers import Extern
 from stator.inductor.schedule.accesses import extern_reads, extern_writes
@@ -13,6 +13,8 @@ from stator.inductor.schedule.accesses import extern_reads, extern_writes
 from .aliases import typical_bytes
 from .arena import plan_arena
 from .steps import Allocate, Call, Free, Program, Reuse, ReuseIfUnshared
+
+aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +78,9 @@ def scratch_bytes(program: Program) -> int:
 
 
 def _has_groups(call: Extern) -> bool:
-    if not isinstance(call.target, OpOverload):
-        return False
-    names = [argument.name for argument in call.target._schema.arguments]
-    return "groups" in names and call.args[names.index("groups")] > 1
+    if call.target is aten.convolution.default:
+        return bool(call.args[8] > 1)
+    return call.target is aten.convolution_backward.default and bool(call.args[9] > 1)
 
 
 def _touched_bytes(call: Extern, program: Program) -> int:
