@@ -29,6 +29,7 @@ from stator.inductor.passes import FrozenTensors, freeze_inputs, run_passes, wit
 from stator.inductor.program import (
     order_for_memory,
     plan,
+    predict_growth,
     predict_peak,
     print_program,
     reuse_dead_memory,
@@ -405,10 +406,14 @@ def _recording(program: Program, gm: fx.GraphModule) -> Recording | None:
     device = recording_device(program)
     if device is None:
         return None
-    need = 0
+    need = need_beyond_saved = 0
     if not program.size_bindings:
-        need = predict_peak(program, program.inputs, graphs.LARGE_BYTES).bytes + scratch_bytes(program)
-    return Recording(str(device), why_not_recorded(program, device, _places(gm)), describe_inputs(program), need)
+        scratch = scratch_bytes(program)
+        need = predict_peak(program, program.inputs, graphs.LARGE_BYTES).bytes + scratch
+        held = _held(gm, program.inputs)
+        need_beyond_saved = predict_growth(program, held, graphs.LARGE_BYTES) + scratch
+    refused = why_not_recorded(program, device, _places(gm))
+    return Recording(str(device), refused, describe_inputs(program), need, need_beyond_saved)
 
 
 def _places(gm: fx.GraphModule) -> dict[str, Any]:
@@ -423,7 +428,9 @@ def _recorded(call: Compiled, recording: Recording, gm: fx.GraphModule) -> Compi
         graphs.refuse(name, recording.refused)
         return call
     pool = graphs.pool_of(torch.device(recording.device))
-    return graphs.record(call, recording.inputs, pool, name, gm.meta.get("visible"), recording.need)
+    return graphs.record(
+        call, recording.inputs, pool, name, gm.meta.get("visible"), recording.need, recording.need_beyond_saved
+    )
 
 
 def _kernels_by_device(program: Program) -> dict[str, list[KernelSource]]:

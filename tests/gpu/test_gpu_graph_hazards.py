@@ -204,10 +204,29 @@ def retaining_step(model: nn.Module, optimizer: Any, draw: Callable[[], torch.Te
     return loss.detach()
 
 
-STEPS = [plain_step, accumulating_step, kept_gradients_step, two_forwards_step, retaining_step]
+def early_step(model: nn.Module, optimizer: Any, draw: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Gradients end before the forward: the next backward puts them where saved values lie."""
+    optimizer.zero_grad()
+    loss = model(draw()).float().square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
 
 
-def train(model: nn.Module, step: Any, draw: Callable[[], torch.Tensor], count: int = 6) -> list[torch.Tensor]:
+def changing_step(model: nn.Module, optimizer: Any, draw: Callable[[], torch.Tensor]) -> torch.Tensor:
+    """Gradients live during the forward in some steps."""
+    optimizer.number = getattr(optimizer, "number", -1) + 1
+    step = (early_step, early_step, early_step, plain_step, retaining_step)[optimizer.number % 5]
+    return step(model, optimizer, draw)
+
+
+STEPS = [
+    *(plain_step, accumulating_step, kept_gradients_step, two_forwards_step, retaining_step),
+    *(early_step, changing_step),
+]
+
+
+def train(model: nn.Module, step: Any, draw: Callable[[], torch.Tensor], count: int = 8) -> list[torch.Tensor]:
     torch.manual_seed(1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     losses = [step(model, optimizer, draw) for _ in range(count)]
@@ -267,6 +286,23 @@ def test_memory_of_training() -> None:
             gc.collect()
         print(f"\n{name}: peak in MiB {peaks}, pool {pool} MiB")
         assert peaks["reduce-overhead"] <= 2 * peaks["default"] + 64
+
+
+@only_cuda
+@pytest.mark.parametrize("name", ["transformer", "language"])
+def test_gradients_take_the_memory_of_saved_values(name: str) -> None:
+    pools = {}
+    for step in (plain_step, early_step):
+        model, _, draw = make(name)
+        counters.clear()
+        train(compiled(model), step, draw)
+        pools[step.__name__] = counters.counts["memory:cuda_graphs"]
+        gradients = sum(one.nbytes for one in model.parameters())
+        del model
+        gc.collect()
+        torch.cuda.empty_cache()
+    print(f"\n{name}: pools in MiB {[size >> 20 for size in pools.values()]}, gradients {gradients >> 20}")
+    assert pools["early_step"] <= pools["plain_step"] - gradients // 2
 
 
 @only_cuda

@@ -45,7 +45,7 @@ from .program.steps import HostSource, KernelSource
 
 Size = tuple[int, ...]
 
-_FORMAT = "programs-5"  # change it with the stored format
+_FORMAT = "programs-6"  # change it with the stored format
 # Options that no program depends on
 _FRONT_END = ("guard_filter_fn", "recompile_limit", "free_parameters", "threads", "verify")
 
@@ -55,12 +55,14 @@ is_on = True  # for tests, which replace parts of the compiler
 @dataclass(frozen=True, slots=True)
 class Recording:
     """What recording a program as a CUDA graph has to know; refused: why it cannot be recorded. need: the bytes that
-    its large tensors take at its peak, 0 if sizes change."""
+    its large tensors take at its peak, 0 if sizes change; need_beyond_saved: those that do not fit into saved values
+    which it has read."""
 
     device: str
     refused: str | None
     inputs: InputDescription
     need: int
+    need_beyond_saved: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,16 @@
 """A stand-in for a GPU: "captures" and "replays" calls on CPU tensors, in a pool of memory that all captures share.
 
 A replay fills all memory that was free when the call was captured, and so may serve as scratch memory or hold results
-of later captures, with garbage. Then it runs the recorded callable again on the tensors of the capture, and writes the
-results to where the capture put them. So whoever reads memory that is no longer theirs sees wrong numbers.
+of later captures, with garbage. Then it runs the recorded callable again on the tensors of the capture, fills memory
+that the call frees with garbage, too, and writes the results to where the capture put them. So whoever reads memory
+that is no longer theirs sees wrong numbers.
 """
 
 from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -55,8 +56,10 @@ class FakePool:
 class FakeGraph:
     """Knows the addresses of its inputs, and keeps none of them alive."""
 
-    def __init__(self, capture: FakeCapture, pool: FakePool) -> None:
+    def __init__(self, capture: FakeCapture, pool: FakePool, freed: Collection[int]) -> None:
         self.capture, self.pool, self.scratch = capture, pool, pool.free_ranges()
+        starts = [address - pool.base for address in freed]
+        self.freed = [(start, start + pool.taken[start]) for start in starts]
         self.call: Callable[..., Sequence[Any]] = tuple
         self.inputs: list[Any] = []  # numbers, and where tensors are
         self.boxed = False
@@ -64,20 +67,25 @@ class FakeGraph:
 
     def replay(self) -> None:
         self.capture.replays += 1
-        pool = self.pool
-        for start, end in self.scratch:
-            end = min(end, pool.reach)
-            if start < end:
-                ctypes.memset(pool.base + start, 0xA5, end - start)
+        self._fill(self.scratch)
         inputs = [_at(*one) if isinstance(one, tuple) else one for one in self.inputs]
-        results = self.call(inputs) if self.boxed else self.call(*inputs)
+        results = list(self.call(inputs) if self.boxed else self.call(*inputs))
+        if self.freed:
+            results = [one.clone() if isinstance(one, torch.Tensor) else one for one in results]
+            self._fill(self.freed)
         for target, result in zip(self.results, results, strict=True):
             if target is not None:
                 _at(*target).copy_(result)
 
+    def _fill(self, ranges: Iterable[tuple[int, int]]) -> None:
+        for start, end in ranges:
+            end = min(end, self.pool.reach)
+            if start < end:
+                ctypes.memset(self.pool.base + start, 0xA5, end - start)
+
     def may_write(self, address: int) -> bool:
         offset = address - self.pool.base
-        return any(start <= offset < end for start, end in self.scratch)
+        return any(start <= offset < end for start, end in [*self.scratch, *self.freed])
 
 
 class FakeCapture:
@@ -116,7 +124,9 @@ class FakeCapture:
     def pool(self) -> FakePool:
         return self.pools[0]
 
-    def capture(self, run: Callable[[], Sequence[Any]], pool: int, need: int) -> tuple[FakeGraph, Sequence[Any]]:
+    def capture(
+        self, run: Callable[[], Sequence[Any]], pool: int, need: int, freed: Collection[int] = ()
+    ) -> tuple[FakeGraph, Sequence[Any]]:
         self.needs.append(need)
         if self.failing is not None:
             raise CaptureFailed(self.failing)
@@ -124,16 +134,22 @@ class FakeCapture:
         if all(graph.pool is not self.pools.get(pool) for graph in self.graphs):  # a pool ends with its last graph
             self.pools[pool] = FakePool(self.size, self.pool.choose)
         memory = self.pools[pool]
-        self.graph = graph = FakeGraph(self, memory)
+        self.graph = graph = FakeGraph(self, memory, freed)
         self.graphs.add(graph)
+        before = set(memory.taken)
         try:
             results = run()
         finally:
             self.graph = None
+        assert {memory.base + start for start in before.difference(memory.taken)} <= set(freed)
         moved: dict[int, torch.Tensor] = {}
         made_of: dict[int, torch.Tensor] = {}
         placed: list[Any] = []
         for result in results:
+            if isinstance(result, torch.Tensor) and result.untyped_storage().data_ptr() in freed:
+                placed.append(result)  # it took the memory of an input
+                graph.results.append(_where(result))
+                continue
             if not isinstance(result, torch.Tensor) or result.untyped_storage()._cdata in self.known:
                 placed.append(result)
                 graph.results.append(None)

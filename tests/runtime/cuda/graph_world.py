@@ -32,6 +32,7 @@ class World:
         numbers: Sequence[int] = (),
         sizes: Sequence[tuple[int, int]] = (),
         boxed: bool = False,
+        visible: int | None = None,
     ) -> Any:
         tensors = tuple(at for at in range(count) if at not in numbers)
         description = InputDescription(
@@ -41,7 +42,7 @@ class World:
             (*sizes, *[(at, -1) for at in numbers]),
             boxed,
         )
-        return record(self.capture.watched(call, boxed), description, self.pool, "a program")
+        return record(self.capture.watched(call, boxed), description, self.pool, "a program", visible)
 
 
 @pytest.fixture

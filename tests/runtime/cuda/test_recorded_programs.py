@@ -115,7 +115,14 @@ def kept_graph_step(model: nn.Module, optimizer: torch.optim.Optimizer, number: 
     optimizer.step()
 
 
-STEPS = [plain_step, accumulating_step, two_forwards_step, kept_graph_step]
+def early_step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    """Gradients end before the next forward."""
+    optimizer.zero_grad()
+    model(torch.randn(5, 8)).square().mean().backward()
+    optimizer.step()
+
+
+STEPS = [plain_step, accumulating_step, two_forwards_step, kept_graph_step, early_step]
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.__name__)
@@ -227,6 +234,13 @@ def test_what_only_the_backward_reads_is_one_tensor_for_all_calls(capture: FakeC
         del hidden
         loss.backward()
     assert len(seen[-1]) > 1 and seen[-1] == seen[-2] == seen[-3]
+
+
+@pytest.mark.parametrize("step", [early_step, plain_step])
+def test_gradients_take_the_memory_of_saved_values(step: Any, capture: FakeCapture) -> None:
+    model = compiled(make_model())
+    _train(model, step)
+    assert len({id(graph.pool) for graph in capture.graphs}) == (1 if step is early_step else 2)
 
 
 def test_second_derivatives_past_written_statistics(capture: FakeCapture) -> None:

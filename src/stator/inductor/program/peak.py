@@ -37,6 +37,16 @@ def predict_peak(program: Program, held: Collection[str] = (), smallest: int = 0
     return Peak(arena + max(alive, default=0), arena)
 
 
+def predict_growth(program: Program, held: Collection[str] = (), smallest: int = 0) -> int:
+    """The bytes that a call needs at its peak beyond those of the inputs that it frees. See `predict_peak`."""
+    sizes = [typical_bytes(program.buffers[name].layout, program.sizes) for name in _freed_inputs(program, held)]
+    return max(predict_peak(program, held, smallest).bytes - sum(size for size in sizes if size >= smallest), 0)
+
+
+def _freed_inputs(program: Program, held: Collection[str]) -> list[str]:
+    return [name for name in program.tensor_inputs if program.boxed and name not in held]
+
+
 def bytes_alive(program: Program, held: Collection[str] = (), smallest: int = 0) -> tuple[list[int], int]:
     """The bytes outside of the arena while each step runs (after it, for a Free), and the bytes of the arena. See
     `predict_peak`."""
@@ -44,7 +54,7 @@ def bytes_alive(program: Program, held: Collection[str] = (), smallest: int = 0)
     sizes = {name: size if size >= smallest else 0 for name, size in sizes.items()}
     arena = plan_arena(program)
     placed = {entry.name for entry in arena.placed}
-    alive = {name: sizes[name] for name in program.tensor_inputs if program.boxed and name not in held}
+    alive = {name: sizes[name] for name in _freed_inputs(program, held)}
     total = sum(alive.values())
     found = []
     for step in program.steps:

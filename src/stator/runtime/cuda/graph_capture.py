@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Protocol
@@ -56,9 +56,12 @@ class Capture(Protocol):
         """Let the memory of tensors that replays read be free, once the caller drops them, behind all replays so far,
         which may run on other streams than the one that it was allocated for."""
 
-    def capture(self, run: Callable[[], Results], pool: int, need: int) -> tuple[Graph, Results]:
+    def capture(
+        self, run: Callable[[], Results], pool: int, need: int, freed: Collection[int] = ()
+    ) -> tuple[Graph, Results]:
         """Record the work of `run`, without doing it. The results lie in the pool of this number; they have contents
         after a replay, which writes to no other pool. need: the bytes that large tensors of `run` take at its peak.
+        freed: the addresses of memory of the pool that `run` frees; it can run but once then.
 
         Raises CaptureFailed.
         """
@@ -72,7 +75,7 @@ Ranges = Sequence[tuple[int, int]]  # of addresses, disjoint
 
 class CudaGraph:
     """A recording on a CUDA device. Its work may write to the pool as it was after the capture (`segments`), apart from
-    what was in use before (`spared`)."""
+    what was in use before and not freed (`spared`)."""
 
     __slots__ = ("__weakref__", "_segments", "_spared", "graph", "pool", "replay")
 
@@ -142,23 +145,30 @@ class CudaCapture:
                 for stream in self._streams.values():  # earlier replays on other streams come before theirs
                     tensor.record_stream(stream)
 
-    def capture(self, run: Callable[[], Results], pool: int, need: int) -> tuple[Graph, Results]:
+    def capture(
+        self, run: Callable[[], Results], pool: int, need: int, freed: Collection[int] = ()
+    ) -> tuple[Graph, Results]:
         try:
-            return self._capture(run, pool, need)
-        except torch.OutOfMemoryError:
+            return self._capture(run, pool, need, freed)
+        except torch.OutOfMemoryError as error:
             # A capture cannot take back memory that the allocator has cached
             torch.cuda.empty_cache()
+            if freed:
+                raise CaptureFailed("there is not enough memory") from error
         try:
-            return self._capture(run, pool, 0)  # there may be room for all tensors, but not for one segment
+            return self._capture(run, pool, 0, freed)  # there may be room for all tensors, but not for one segment
         except torch.OutOfMemoryError as error:
             raise CaptureFailed("there is not enough memory") from error
 
-    def _capture(self, run: Callable[[], Results], pool: int, need: int) -> tuple[Graph, Results]:
+    def _capture(
+        self, run: Callable[[], Results], pool: int, need: int, freed: Collection[int]
+    ) -> tuple[Graph, Results]:
         if all(graph.pool != pool for graph in self.graphs):  # a pool ends with its last graph
             self.pools[pool] = torch.cuda.graph_pool_handle()
         blocks = [block for segment in self._segments(pool) for block in segment["blocks"]]
         inactive = [block["size"] for block in blocks if block["state"] == "inactive"]
-        spared = [(one["address"], one["address"] + one["size"]) for one in blocks if one["state"] != "inactive"]
+        active = [block for block in blocks if block["state"] != "inactive" and block["address"] not in freed]
+        spared = [(one["address"], one["address"] + one["size"]) for one in active]
         missing = need - sum(size for size in inactive if size >= LARGE_BYTES)
         graph = torch.cuda.CUDAGraph()
         current = torch.cuda.current_stream(self.device)

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from stator.runtime.launch import uses, uses_are, with_aliases
+from stator.runtime.launch import uses_are, with_aliases
 
 from .graph_capture import CaptureFailed
-from .result_memory import USES_ARE_KNOWN, ResultStorage
+from .result_memory import USES_ARE_KNOWN, Donation, ResultStorage
 
 Layout = tuple[torch.Size, tuple[int, ...], int]
 
@@ -21,12 +21,13 @@ Layout = tuple[torch.Size, tuple[int, ...], int]
 class RecordedResults:
     """The results of one recording.
 
-    handed: the storages that callers get. `make` needs a context below autograd.
+    handed: the storages that callers get. lent: those of them that compiled code keeps for itself. `make` needs a
+    context below autograd.
     """
 
     __slots__ = (
-        *("_at_rest", "_copied", "_copied_storages", "_inputs", "_items", "_owned", "_positions", "_repeated"),
-        *("_storages", "_tensors", "handed"),
+        *("_at_rest", "_copied", "_copied_storages", "_donations", "_inputs", "_items", "_owned", "_positions"),
+        *("_repeated", "_storages", "_tensors", "handed", "lent"),
     )
 
     def __init__(
@@ -69,17 +70,15 @@ class RecordedResults:
         results.clear()
         del result
         self.handed: list[ResultStorage] = []
+        self.lent: list[ResultStorage] = []
+        self._donations: list[Donation] = []
         # results that callers get other tensors of
         self._positions: list[int] = []
         self._tensors: list[torch.Tensor] = []
         self._copied: list[tuple[list[torch.Tensor], list[int]]] = []
         self._copied_storages: list[ResultStorage] = []
         self._choose(groups, copied, len(self._items) if visible is None else visible)
-        self._owned = [tensor for one in self.handed for tensor in one.tensors]
-        self._storages = [storage for one in self.handed for storage in one.storages]
-        for one in self.handed:
-            one.rest()
-        self._at_rest = uses(self._owned, self._storages) if self.handed else b""
+        self._rest(self.handed)
 
     def _choose(self, groups: dict[int, list[tuple[int, torch.Tensor]]], copied: Collection[int], visible: int) -> None:
         """Choose for each storage whether callers get that storage or a copy. A result that compiled code keeps for
@@ -90,6 +89,8 @@ class RecordedResults:
             owner = ResultStorage([tensor for _, tensor in groups.pop(key)], positions)
             if USES_ARE_KNOWN and not owner.is_shared() and not any(at in copied for at in positions):
                 self.handed.append(owner)
+                if min(positions) >= visible and owner.bytes:
+                    self.lent.append(owner)
                 for at, tensor in zip(positions, owner.tensors, strict=True):
                     if at >= visible:
                         self._items[at] = tensor
@@ -103,6 +104,29 @@ class RecordedResults:
             else:
                 self._copied_storages.append(owner)
         self._copied = list(single.values())
+
+    def _rest(self, storages: Collection[ResultStorage]) -> None:
+        """Take what refers to these storages now for their owners."""
+        self._owned = [tensor for one in self.handed for tensor in one.tensors]
+        self._storages = [storage for one in self.handed for storage in one.storages]
+        for one in storages:
+            one.rest()
+        self._at_rest = b"".join([one.at_rest for one in self.handed])
+
+    def give_away(self, storages: Collection[ResultStorage]) -> Donation:
+        """Leave storages of `lent`, which nobody uses, to those who own their tensors besides. Calls go on getting
+        tensors that lie there."""
+        self._owned.clear()
+        self._storages.clear()
+        for one in storages:
+            one.give_away()
+            for at, tensor in zip(one.positions, one.tensors, strict=True):
+                self._items[at] = tensor
+        donation = Donation(storages)
+        self._donations.append(donation)
+        del tensor
+        self._rest(storages)
+        return donation
 
     def make(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The results of a replay."""
@@ -127,7 +151,7 @@ class RecordedResults:
 
     def release(self) -> None:
         """Leave the memory to its users."""
-        for items in (self._items, self._positions, self._tensors, self._owned, self._storages):
+        for items in (self._items, self._positions, self._tensors, self._owned, self._storages, self._donations):
             items.clear()
         for one in self.handed:
             one.release()

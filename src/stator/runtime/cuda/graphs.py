@@ -12,7 +12,7 @@ import operator
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from stator.base import counters, logs
 from stator.runtime.autograd_state import below_autograd
 from stator.runtime.launch import addresses
 
+from .donation import TakenValues, bytes_lent, take_values
 from .graph_capture import LARGE_BYTES, Capture, CaptureFailed, CudaCapture, Graph
 from .graph_inputs import InputDescription, SeenStorage, can_copy
 from .recording import Call, Recording
@@ -56,7 +57,9 @@ class GraphPool:
         self.recordings: dict[Recording, weakref.ref[RecordedProgram]] = {}
         self._leaving: list[Recording] = []
         self.freed: list[Graph] = []  # in the call that has entered: memory of a pool goes with its last graph
-        self._left: list[ResultStorage] = []  # results that outlive their recordings
+        # Recordings whose results outlive them. Where these do not own their memory, the graph keeps the pool
+        self._left: dict[Recording, Graph | None] = {}
+        self.warm_backwards: weakref.WeakSet[RecordedProgram] = weakref.WeakSet()  # which are to be recorded
 
     def results_at(self) -> set[int]:
         """The addresses of results that callers may hold."""
@@ -64,19 +67,29 @@ class GraphPool:
 
     def results_are_used(self) -> bool:
         """Whether callers hold any result."""
-        self._left = [one for one in self._left if one.is_used()]
+        self._left = {one: graph for one, graph in self._left.items() if one.used()}
         return bool(self._left) or any(one.used() for one in list(self.recordings))
 
-    def add(self, recording: Recording, program: RecordedProgram) -> None:
-        """Note for each earlier recording the new results that its replays may write to."""
+    def add(self, recording: Recording, program: RecordedProgram, taken: Collection[ResultStorage] = ()) -> None:
+        """Note for each earlier recording the new results that its replays may write to, and for this one the saved
+        values that were given away before. taken: those that it reads itself, before it writes there."""
         for other in self.recordings:
             other.overwrites = [(one, found) for one, found in other.overwrites if one in self.recordings or one.used()]
             found = [one for one in recording.handed if other.graph.may_write(one.address)]
             if found:
                 other.overwrites.append((recording, found))
+        for other in [*self.recordings, *self._left]:
+            given = [one for one in other.handed if one.given_away and one not in taken]
+            found = [one for one in given if recording.graph.may_write(one.address)]
+            if found:
+                recording.overwrites.append((other, found))
         self.recordings[recording] = weakref.ref(program)
         counters.count("cuda_graphs:recorded")
         counters.largest("memory:cuda_graphs", self.capture.reserved_bytes())
+
+    def has_unprotected(self, memory: int) -> bool:
+        """Whether saved values are in use that captures in the pool of this number might overwrite."""
+        return any(one.pool == memory and one.unprotected() for one in [*self.recordings, *self._left])
 
     def drop_obsolete(self) -> None:
         """Free the memory of recordings that read memory which is gone, in the order in which they were made: results
@@ -92,7 +105,9 @@ class GraphPool:
         while self._leaving and not self.capturing:
             recording = self._leaving.pop()
             self.recordings.pop(recording, None)
-            self._left = [*[one for one in self._left if one.is_used()], *recording.used()]
+            self._left = {one: graph for one, graph in self._left.items() if one.used()}
+            if recording.used():
+                self._left[recording] = recording.graph if recording.unprotected() else None
             if self.entered:
                 self.freed.append(recording.graph)
             self.capture.free_behind_replays(recording.places.by_position.values())
@@ -111,15 +126,22 @@ def pool_of(device: torch.device) -> GraphPool:
 
 
 def record(
-    call: Call, description: InputDescription, pool: GraphPool, name: str, visible: int | None = None, need: int = 0
+    call: Call,
+    description: InputDescription,
+    pool: GraphPool,
+    name: str,
+    visible: int | None = None,
+    need: int = 0,
+    need_beyond_saved: int = 0,
 ) -> Call:
     """Return a callable like `call`, which runs it as it is at first, then records it and replays the recording.
 
     call: a compiled program whose tensors are all on the pool's device, which launches work on the current stream and
     neither waits for the device nor reads its data. name: of the program, for messages. visible: only so many of its
-    results leave compiled code; by default all. need: the bytes that its large tensors take at its peak, if known.
+    results leave compiled code; by default all. need: the bytes that its large tensors take at its peak, if known;
+    need_beyond_saved: those that do not fit into saved values which it has read.
     """
-    return RecordedProgram(call, description, pool, name, visible, need)
+    return RecordedProgram(call, description, pool, name, visible, need, need_beyond_saved)
 
 
 def refuse(name: str, reason: str) -> None:
@@ -133,9 +155,16 @@ class RecordedProgram:
     """See `record`."""
 
     def __init__(
-        self, call: Call, description: InputDescription, pool: GraphPool, name: str, visible: int | None, need: int
+        self,
+        call: Call,
+        description: InputDescription,
+        pool: GraphPool,
+        name: str,
+        visible: int | None,
+        need: int,
+        need_beyond_saved: int,
     ) -> None:
-        self.need = need
+        self.need, self.need_beyond_saved = need, need_beyond_saved
         self.call, self.description, self.pool, self.name, self.visible = call, description, pool, name, visible
         self.boxed = description.boxed
         self.stopped = False
@@ -145,8 +174,10 @@ class RecordedProgram:
         self.moves: Counter[int] = Counter()
         self.copied: set[int] = set()  # positions of results that callers get copies of
         # The number of the pool that recordings take memory from. It is odd for backwards, which alone are boxed:
-        # gradients may live during the next forward, which would write to them in a pool of both
+        # gradients may live during the next forward, which would write to them in a pool of both. Where they do not, a
+        # backward takes the memory of the saved values
         self.memory = int(description.boxed)
+        self.takes_values = description.boxed
         # For the inputs that recordings read where they lie: the function that selects these, and the recordings by
         # sizes and addresses
         self.tables: dict[tuple[int, ...], tuple[Any, dict[Key, list[Recording]]]] = {}
@@ -174,6 +205,8 @@ class RecordedProgram:
             results = self.call(*arguments)
             if self.warm.get(key) == []:
                 self.warm[key] = _storages(results)
+                if self.takes_values:
+                    pool.warm_backwards.add(self)
         elif self.boxed:
             inputs.clear()
         return results
@@ -182,6 +215,11 @@ class RecordedProgram:
         """The results of a recording, which is made if need be. None if the program has to run as it is."""
         found = self._find(inputs, key)
         ready = next((one for one in found if not one.used()), None)
+        if ready is not None and not ready.has_its_values():
+            # A graph that is kept reads them again behind this call
+            self.takes_values = False
+            self._drop(ready)
+            ready = None
         if ready is None:
             if key not in self.warm:
                 self._warm_up(inputs, key)
@@ -233,16 +271,20 @@ class RecordedProgram:
     def _evade(self, ready: Recording, threatened: Sequence[Recording]) -> None:
         """Callers hold results of these recordings, which a replay would overwrite. Record anew, in memory that nobody
         uses. This program and the others leave their pool of memory for two pools, so that it ends and this program
-        never writes to the other's again."""
+        never writes to the other's again. A backward of the others leaves this pool when it takes no saved values."""
         self._drop(ready)
+        self.takes_values = self.takes_values and not ready.takes_values()
         if ready.pool != self.memory:  # recorded before
             return
         self.evasions += 1
         found = {one: owner() for one, owner in self.pool.recordings.items() if one in threatened}
         others = {program for program in found.values() if program is not None and program is not self}
+        takers = {owner for one, owner in found.items() if owner in others and one.takes_values()}
+        for program in takers:
+            program.takes_values = False
         if self.evasions <= MOST_EVASIONS and self.memory + 4 < MOST_POOLS:
             self.memory += 2 * bool(others)
-            for program in others:
+            for program in others - takers:
                 program.memory = max(program.memory, self.memory + 2)
             return
         for recording, owner in found.items():
@@ -277,11 +319,15 @@ class RecordedProgram:
         self.warm[key] = []
         self._look_at(inputs)
         pool = self.pool
+        taken = self._take_values(inputs, direct)
+        if taken is None and not self._move_to_unused_pool():
+            return None
+        memory, need = (taken.pool, self.need_beyond_saved) if taken else (self.memory, self.need)
         pool.capturing = True
         try:
             made = Recording(
                 *(self.call, self.description, pool.capture, inputs, direct, self.copied),
-                *(pool.device, self.memory, self.visible, self.need),
+                *(pool.device, memory, self.visible, need, taken),
             )
         except CaptureFailed as error:
             self.failures += 1
@@ -291,7 +337,7 @@ class RecordedProgram:
         finally:
             pool.capturing = False
             pool.remove([])
-        pool.add(made, self)
+        pool.add(made, self, taken.storages if taken else ())
         self.recordings.append(made)
         if direct not in self.tables:
             self.tables[direct] = _selection(direct), {}
@@ -299,6 +345,35 @@ class RecordedProgram:
         select, table = self.tables[direct]
         table.setdefault((key, addresses(select(inputs))), []).append(made)
         return made
+
+    def _take_values(self, inputs: Any, direct: Sequence[int]) -> TakenValues | None:
+        """The saved values that a recording of this program may overwrite, where gradients do not live so long that the
+        next forward would overwrite these."""
+        if not self.boxed:
+            for program in list(self.pool.warm_backwards):
+                program.takes_values &= not program.has_gradients()
+        if not self.takes_values:
+            return None
+        self.pool.warm_backwards.discard(self)
+        donor = max(
+            self.pool.recordings, key=lambda one: bytes_lent(one.results, map(inputs.__getitem__, direct)), default=None
+        )
+        if donor is None or self.pool.has_unprotected(donor.pool):
+            return None
+        return take_values(donor.results, donor.pool, inputs, direct)
+
+    def has_gradients(self) -> bool:
+        """Whether results of a first call live."""
+        return any(not storage.expired() for results in self.warm.values() for _, _, storage in results)
+
+    def _move_to_unused_pool(self) -> bool:
+        """Leave a pool where a capture might overwrite saved values that are in use. Returns whether there is
+        another."""
+        while self.pool.has_unprotected(self.memory):
+            if self.memory + 2 >= MOST_POOLS:
+                return False
+            self.memory += 2
+        return True
 
     def _drop_replaced(self, inputs: Sequence[Any], key: Key, direct: Sequence[int]) -> None:
         """Free the recordings that one which reads the inputs `direct` where they lie replaces: it serves all of their

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from .donation import TakenValues
 from .graph_capture import Capture
 from .graph_inputs import InputDescription, InputPlaces
 from .graph_results import RecordedResults
@@ -31,18 +33,30 @@ class Recording:
         pool: int,
         visible: int | None,
         need: int,
+        taken: TakenValues | None = None,
     ) -> None:
         """direct: positions of inputs that are read where they lie; others are copied. copied_results: positions of
         results that callers get copies of. pool: the number of the pool that it takes memory from. visible: see
-        `RecordedResults`; need: see `Capture`. Raises CaptureFailed."""
+        `RecordedResults`; need: see `Capture`. taken: saved values that end in the call; `taken.owners` is emptied.
+        Raises CaptureFailed."""
         self.pool = pool
+        self._donation = taken and weakref.ref(taken.donation)
         copied = [at for at in description.tensors if at not in direct]
         with torch._C._InferenceMode(False):
             self.places = InputPlaces(inputs, copied, description.written)
         given = [self.places.by_position.get(at, value) for at, value in enumerate(inputs)]
-        self.graph, captured = capture.capture(
-            lambda: call(list(given)) if description.boxed else call(*given), pool, need
-        )
+        owners = taken.owners if taken else {}
+
+        def run() -> Sequence[Any]:
+            if not description.boxed:
+                return call(*given)
+            arguments = list(given)
+            for at in list(owners):
+                arguments[at] = owners.pop(at)  # nothing else owns this memory
+            return call(arguments)
+
+        freed = [one.address for one in taken.storages] if taken else ()
+        self.graph, captured = capture.capture(run, pool, need, freed)
         # The graph reads constants that belong to the code for these sizes, which its program may forget
         self.code = list(getattr(call, "known", {}).values())
         results = list(captured)
@@ -62,6 +76,18 @@ class Recording:
         self.places.write_back(inputs)
         self.quiet = not self.handed
         return self.results.make(inputs)
+
+    def has_its_values(self) -> bool:
+        """Whether this call alone holds the saved values that a replay overwrites."""
+        return self._donation is None or ((donation := self._donation()) is not None and donation.is_free())
+
+    def takes_values(self) -> bool:
+        """Whether a replay writes to memory of saved values that it reads."""
+        return self._donation is not None
+
+    def unprotected(self) -> list[ResultStorage]:
+        """Saved values that are in use, in memory that is free for captures."""
+        return [one for one in self.used() if one.given_away]
 
     def release(self) -> None:
         """Free what the recording owns, and leave results to those who hold them."""

@@ -7,7 +7,7 @@ node or storage object lives. Copying and replaying are elsewhere.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -20,18 +20,19 @@ _use_count: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count"
 class ResultStorage:
     """The storage of one or several results of a recording.
 
-    tensors: these results; nothing else may own them at first. They keep the memory allocated. storages: for each of
-    them the storage.
+    tensors: these results; nothing else may own them at first. They keep the memory allocated, unless it is given away.
+    storages: for each of them the storage.
     """
 
-    __slots__ = ("_at_rest", "_released", "address", "bytes", "positions", "storages", "tensors")
+    __slots__ = ("_released", "address", "at_rest", "bytes", "given_away", "positions", "storages", "tensors")
 
     def __init__(self, tensors: Sequence[torch.Tensor], positions: Sequence[int]) -> None:
         self.tensors, self.positions = list(tensors), tuple(positions)
         storage = tensors[0].untyped_storage()
         self.storages: list[torch.UntypedStorage] = [storage] * len(tensors)
         self.address, self.bytes = storage.data_ptr(), storage.nbytes()
-        self._at_rest = b""
+        self.at_rest = b""
+        self.given_away = False
         self._released: StorageWeakRef | None = None
 
     def is_shared(self) -> bool:
@@ -40,13 +41,24 @@ class ResultStorage:
 
     def rest(self) -> None:
         """Take what refers to the memory now for its owners."""
-        self._at_rest = uses(self.tensors, self.storages)
+        self.at_rest = uses(self.tensors, self.storages)
 
     def is_used(self) -> bool:
         """True if a caller holds this memory, or has changed it for other memory."""
         if not self.tensors:
             return self._released is not None and not self._released.expired()
-        return not uses_are(self.tensors, self.storages, self._at_rest)
+        return not uses_are(self.tensors, self.storages, self.at_rest)
+
+    def give_away(self) -> None:
+        """Leave the memory to those who own the tensors besides. From now on `tensors` are others, which lie there and
+        own nothing."""
+        storage = torch._C._construct_storage_from_data_pointer(self.address, self.tensors[0].device, self.bytes)
+        self.tensors = [
+            one.new_empty(0).set_(storage, one.storage_offset(), one.shape, one.stride())  # type: ignore[call-overload]
+            for one in self.tensors
+        ]
+        self.storages = [self.tensors[0].untyped_storage()] * len(self.tensors)
+        self.given_away = True
 
     def release(self) -> None:
         """Leave the memory to those who use it. `is_used` goes on telling whether they do."""
@@ -54,6 +66,26 @@ class ResultStorage:
             self._released = StorageWeakRef(self.storages[0])
             self.tensors.clear()
             self.storages.clear()
+
+
+class Donation:
+    """Saved values of one recording that one backward takes, in each call. The recording owns it, as long as it keeps
+    the values; the backward's asks it."""
+
+    __slots__ = ("__weakref__", "_held", "_storages", "_tensors")
+
+    def __init__(self, storages: Iterable[ResultStorage]) -> None:
+        self._tensors = [tensor for one in storages for tensor in one.tensors]
+        self._storages = [storage for one in storages for storage in one.storages]
+        self._held = b""
+
+    def note_call(self) -> None:
+        """Remember what refers to the values while the arguments of the backward alone hold them."""
+        self._held = uses(self._tensors, self._storages)
+
+    def is_free(self) -> bool:
+        """Whether the arguments of the backward alone hold the values: no graph that is kept, and no caller."""
+        return uses_are(self._tensors, self._storages, self._held)
 
 
 _OTHER_USES, _OTHER_REFERENCES = 0, 0
@@ -100,4 +132,4 @@ if _found is not None:
 # Without this, the use of results cannot be told, and all results are copied
 USES_ARE_KNOWN = _found is not None
 
-__all__ = ["USES_ARE_KNOWN", "ResultStorage"]
+__all__ = ["USES_ARE_KNOWN", "Donation", "ResultStorage"]
