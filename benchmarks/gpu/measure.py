@@ -125,6 +125,7 @@ def compiled(system: str, work: Work, exact: list[Any] | None, training: bool, d
         _begin_step(system)
         work.step(call, 0)
     _begin_step(system)
+    work.model.zero_grad(set_to_none=True)  # a step begins with it: gradients belong to the peak
     peak = device.peak_of(lambda: work.step(call, 1))
     work.model.zero_grad(set_to_none=True)
     row.note(system, peak_mb=peak / 1e6, kept_mb=(device.kept() - before) / 1e6)
