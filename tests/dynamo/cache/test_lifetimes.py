@@ -216,6 +216,25 @@ def test_captures_keep_nothing_in_circles_of_their_own(
     assert [compiled() for _ in range(2)] == [program()] * 2
 
 
+def scaled_by_its_sum(x: torch.Tensor, step: int) -> torch.Tensor:
+    return x * x.sum().item()
+
+
+def scaled_by_a_number(x: torch.Tensor, step: int) -> torch.Tensor:
+    return x * float(step)
+
+
+@pytest.mark.parametrize("program", [scaled_by_its_sum, scaled_by_a_number], ids=lambda program: program.__name__)
+def test_captures_with_numbers_keep_no_tensors(program: Callable[[torch.Tensor, int], torch.Tensor]) -> None:
+    compiled, references = stator.compile(program, backend="eager"), []
+    for step in range(4):
+        x = torch.ones(2 + step)
+        references.append(weakref.ref(x))
+        torch.testing.assert_close(compiled(x, step), program(x, step))
+        del x
+    assert [reference() is None for reference in references] == [True] * 4
+
+
 def test_memory_of_tensors_that_a_circle_held_returns_when_it_is_opened() -> None:
     class Node:
         def __init__(self, parent: Any) -> None:

@@ -93,6 +93,7 @@ class NumberNodes:
         for table in (self._origins, self._inputs, self._ahead, self._read, self._nodes):
             table.clear()  # type: ignore[attr-defined]
         self.unknown.environment.locate = self.unknown.environment.fix = None
+        del self.recorder  # which keeps numbers among its input values
 
     @property
     def environment(self) -> Environment:
