@@ -229,6 +229,22 @@ def test_padding_does_not_rely_on_the_order_of_sizes(program: Any, backend: str)
     check_sizes(program, make, backend=backend, dynamic=True)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_means_of_channels_last_images_ask_for_no_sizes(backend: str) -> None:
+    """Nor is one image, or an image that is one patch, a version of its own."""
+
+    def program(x, weight):
+        last = F.conv2d(x, weight, stride=4).permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+        pooled = F.adaptive_avg_pool2d(last, 1)
+        return pooled.flatten(1), pooled.relu(), F.adaptive_avg_pool2d(x * 2, (1, 1))
+
+    def make(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        images = torch.randn(size, 3, 3 + size, 2 + 2 * size, requires_grad=True)
+        return images, torch.randn(5, 3, 4, 4, requires_grad=True)
+
+    check_sizes(program, make, backend=backend, sizes=(5, 7, 1, 3))
+
+
 def test_windows_that_leave_gaps_raise_in_inverse_transforms() -> None:
     def program(spectrum: torch.Tensor, window: torch.Tensor) -> torch.Tensor:
         return torch.istft(spectrum, 8, 4, window=window)

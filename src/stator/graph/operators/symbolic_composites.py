@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from stator.base.errors import Unsupported
 from stator.graph.ir.size_bindings import is_symbolic
 from stator.prims.decompositions import creation, linear_algebra
-from stator.prims.layout import broadcast_shapes
+from stator.prims.layout import broadcast_shapes, strides_like_channels_last
 from stator.prims.operators.checks import check
 from stator.prims.operators.histogram import histc
 from stator.prims.shape_rules.creation import lower_triangle
@@ -77,6 +77,18 @@ def _broadcast_tensors(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return torch.broadcast_tensors(*tensors)  # type: ignore[return-value]
     shape = functools.reduce(broadcast_shapes, (tuple(one.shape) for one in tensors))
     return tuple(one.expand(shape) for one in tensors)
+
+
+@stand_ins.register(F.adaptive_avg_pool2d)
+def _adaptive_avg_pool2d(input: torch.Tensor, output_size: Any) -> torch.Tensor:
+    """Means of whole images by eager's steps: the C++ asks which sizes are 1, although the layout does not depend on
+    it."""
+    is_one = output_size == 1 if type(output_size) is int else tuple(output_size) == (1, 1)
+    if not is_one or input.dim() != 4 or not _is_symbolic(input):
+        return F.adaptive_avg_pool2d(input, output_size)
+    if not strides_like_channels_last(tuple(input.shape), input.stride()):
+        return input.mean((-1, -2), keepdim=True)
+    return input.mean((-1, -2))[:, None, None].permute(0, 3, 1, 2)
 
 
 @stand_ins.register("fill_diagonal_")
