@@ -245,6 +245,20 @@ def test_means_of_channels_last_images_ask_for_no_sizes(backend: str) -> None:
     check_sizes(program, make, backend=backend, sizes=(5, 7, 1, 3))
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_rows_padded_to_whole_blocks_need_a_version_for_one_block_and_one_for_more(backend: str) -> None:
+    def program(x, y):
+        padding = (8 - x.shape[1] % 8) % 8
+        x, y = (F.pad(one, (0, 0, 0, 0, 0, padding)) for one in (x, y))
+        x, y = (one.reshape(one.shape[0], -1, 8, one.shape[2], one.shape[3]) for one in (x, y))
+        return torch.einsum("bclhn,bcshn->bclsh", x, y)
+
+    def make(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(3, size, 2, 3, requires_grad=True), torch.randn(3, size, 2, 3, requires_grad=True)
+
+    check_sizes(program, make, backend=backend, sizes=(5, 7, 3, 21, 9, 8, 6), versions=3)
+
+
 def test_windows_that_leave_gaps_raise_in_inverse_transforms() -> None:
     def program(spectrum: torch.Tensor, window: torch.Tensor) -> torch.Tensor:
         return torch.istft(spectrum, 8, 4, window=window)

@@ -152,6 +152,14 @@ def test_nested_divisions_merge_without_ranges():
     assert isinstance(i % 2, Mod)
 
 
+def test_quotients_of_padded_numbers_are_those_rounded_up():
+    padded = i + (-i) % 8
+    assert (-i) // 8 is -((i + 7) // 8)
+    assert padded // 8 is (i + 7) // 8
+    assert padded % 8 == 0
+    assert simplify(padded - 8 * ((i + 7) // 8), {}) == 0
+
+
 def test_coefficients():
     expr = 32 * i + (j // 4) + i * k + 7
     assert (32 * i + (j // 4) + 7).coefficient(i) == 32

@@ -303,6 +303,7 @@ class Environment:
     ) -> bool | None:
         """The answer if each of `sizes`, or every number, is larger than 1; None if it differs between such numbers."""
         condition = self._without_common_sizes(condition) if sizes else condition
+        sizes = tuple(one for one in sizes if self.evaluate_static(compare(">=", one, _SEVERAL)) is not False)
         whole = {one for size in sizes for one in (size, self.simplify(size)) if one.symbols}
         least: dict[Expr, int] = {}
         for one in (compare(">=", size, _SEVERAL) for size in whole):
@@ -432,6 +433,8 @@ class Environment:
             return
         expr = self.simplify(condition.expr)
         if condition.relation == "==":
+            for one in (expr, -expr):
+                self._about.setdefault(one.symbols, []).append(one)
             self._replace(expr)
         elif condition.relation == ">=":
             self._about.setdefault(expr.symbols, []).append(expr)

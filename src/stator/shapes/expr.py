@@ -413,6 +413,10 @@ def floor_div(numerator: ExprLike, denominator: ExprLike) -> Expr:
             above = rest - inner
             if above.constant is not None:  # (n//d + k) // b
                 return quotient + floor_div(inner.numerator + above * inner.denominator, inner.denominator * bottom)
+        if divided_terms(_without_inner_mods(rest, bottom), bottom)[1] is ZERO:  # n + -n % b
+            return quotient + floor_div(_without_mods(rest), bottom)
+        if all(value < 0 for monomial, value in rest._terms if monomial):
+            return quotient - floor_div(bottom - 1 - rest, bottom)
     return quotient + FloorDiv._of(rest, bottom)
 
 
@@ -471,6 +475,16 @@ def _without_inner_mods(expr: Expr, bottom: int) -> Expr:
             if isinstance(inner.denominator, int) and value * inner.denominator % bottom == 0:
                 replaced = expr - inner * value + inner.numerator * value
                 return _without_inner_mods(divided_terms(replaced, bottom)[1], bottom)
+    return expr
+
+
+def _without_mods(expr: Expr) -> Expr:
+    """With x - a * (x // a) in place of terms x % a."""
+    for monomial, value in expr._terms:
+        if len(monomial) == 1 and isinstance(monomial[0], Mod):
+            inner = monomial[0]
+            whole = floor_div(inner.numerator, inner.denominator) * inner.denominator
+            expr = expr + (inner.numerator - whole - inner) * value
     return expr
 
 
