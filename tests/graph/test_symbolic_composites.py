@@ -245,6 +245,26 @@ def test_means_of_channels_last_images_ask_for_no_sizes(backend: str) -> None:
     check_sizes(program, make, backend=backend, sizes=(5, 7, 1, 3))
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_gradients_of_pointwise_convolutions_do_not_rely_on_eager_s_backend(threads: int) -> None:
+    """Eager chooses it by the number of images and their size; the gradients lie in memory in one way."""
+    usual = torch.get_num_threads()
+
+    def make(size: int) -> tuple[torch.Tensor, ...]:
+        images = torch.randn(size, 3, 9, 9 * size, requires_grad=True)
+        return images, *(torch.randn(shape, requires_grad=True) for shape in ((4, 3, 1, 1), (4, 1, 1, 1), (1, 4, 3, 3)))
+
+    def program(x, pointwise, by_channels, to_one):
+        x = F.conv2d(x, pointwise)
+        return F.conv2d(x, by_channels, groups=4), F.conv2d(x, to_one)
+
+    torch.set_num_threads(threads)
+    try:
+        check_sizes(program, make, sizes=(2, 5, 1, 20))
+    finally:
+        torch.set_num_threads(usual)
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_rows_padded_to_whole_blocks_need_a_version_for_one_block_and_one_for_more(backend: str) -> None:
     def program(x, y):

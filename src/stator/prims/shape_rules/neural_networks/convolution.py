@@ -176,8 +176,10 @@ def convolution_backward(
         in_both = len(shape) == 4 and (shape[1] == 1 or (shape[2] == 1 and shape[3] == 1))
         if tensor is weight and in_both and not dilated and strides[1] == 1:
             # A kernel of one element or one channel is in both formats: eager's own convolutions do not convert it.
-            own = weight.stride()
-            if is_channels_last(shape, own) and input.device.type == "cpu" and not by_onednn(input, weight, *options):
+            # Where sizes are symbols, the choice of backend is not asked for: the elements lie at the same places.
+            own, symbolic = weight.stride(), torch.SymInt in map(type, input.shape)
+            on_cpu = input.device.type == "cpu" and is_channels_last(shape, own)
+            if on_cpu and (symbolic or not by_onednn(input, weight, *options)):
                 strides = own
         return TensorMeta(shape, strides, tensor.dtype, tensor.device)
 
