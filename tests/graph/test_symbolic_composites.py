@@ -245,6 +245,18 @@ def test_means_of_channels_last_images_ask_for_no_sizes(backend: str) -> None:
     check_sizes(program, make, backend=backend, sizes=(5, 7, 1, 3))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_masks_of_images_as_channels_of_one_image_have_one_layout(backend: str) -> None:
+    def program(x, y):
+        masks = torch.ones(x.shape[0], 6, 4)
+        return F.interpolate(masks[None].float(), size=(3, 2)).to(torch.bool)[0].cumsum(1, dtype=torch.float32) * x
+
+    def make(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(size, 3, 2), torch.ones(1)
+
+    check_sizes(program, make, backend=backend, sizes=(2, 3, 1, 4))
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_gradients_of_pointwise_convolutions_do_not_rely_on_eager_s_backend(threads: int) -> None:
     """Eager chooses it by the number of images and their size; the gradients lie in memory in one way."""

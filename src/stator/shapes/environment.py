@@ -303,7 +303,7 @@ class Environment:
     ) -> bool | None:
         """The answer if each of `sizes`, or every number, is larger than 1; None if it differs between such numbers."""
         condition = self._without_common_sizes(condition) if sizes else condition
-        sizes = tuple(one for one in sizes if self.evaluate_static(compare(">=", one, _SEVERAL)) is not False)
+        sizes = tuple(one for one in sizes if not one.symbols or self._may_be_several(one))
         whole = {one for size in sizes for one in (size, self.simplify(size)) if one.symbols}
         least: dict[Expr, int] = {}
         for one in (compare(">=", size, _SEVERAL) for size in whole):
@@ -322,6 +322,9 @@ class Environment:
             if answer is not None:
                 return answer
         return None
+
+    def _may_be_several(self, size: Expr) -> bool:
+        return self.evaluate_static(compare(">=", size, _SEVERAL)) is not False
 
     def _is_one_with(self, symbol: Symbol, size: Expr) -> bool:
         """Whether a size has no more than one element if `symbol` is 1, or does not exist: a division by zero."""

@@ -360,13 +360,11 @@ class _Printer:
     def add_slot(self, variable: str, name: str, layout: Layout) -> None:
         """A tensor in the memory of an intermediate."""
         self.slot_names.append(variable)
-        offset = layout.offset * layout.dtype.itemsize
+        offset, shape = layout.offset * layout.dtype.itemsize, self.plain_layout(layout)
         if self.size_names:
-            shape = self.plain_layout(layout)
             self.slots.append(f"({self.pieces[name]}, {self.plain(offset)}, {shape}, {layout.dtype})")
-            return
-        offset = self.placed[name] + offset
-        self.slots.append(f"({offset}, {literal(layout.size)}, {literal(layout.stride)}, {layout.dtype})")
+        else:
+            self.slots.append(f"({self.plain(self.placed[name] + offset)}, {shape}, {layout.dtype})")
 
     def argument(self, value: Any) -> str:
         """An expression for one argument of a library call, or one returned value."""
