@@ -629,6 +629,23 @@ def test_a_mask_for_one_row_and_head_relies_on_no_number_of_rows():
     assert len(compilations(attend, calls).made) == 2
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda rows, x: F.grid_sample(rows, x[:, None, :, :2], align_corners=False),
+        lambda rows, x: rows.gather(2, torch.zeros(x.shape[0], 1, 2, 2, dtype=torch.long)),
+        lambda rows, x: torch.index_select(rows, 1, torch.tensor([1, 0])),
+    ],
+)
+def test_samples_of_one_row_need_no_version(read):
+    def function(x):
+        rows = x.flatten(2).transpose(1, 2).reshape(x.shape[0], x.shape[2], 2, 2)
+        return read(rows, x) * 2
+
+    calls = [(torch.randn(n, 4, 3),) for n in (5, 7, 1, 2)]
+    assert len(compilations(function, calls).made) == 2
+
+
 def test_one_row_written_at_indices_is_not_apart():
     def write(x, values):
         x = x.clone()

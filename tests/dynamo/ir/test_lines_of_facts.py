@@ -192,3 +192,15 @@ def test_a_resize_by_a_factor_asks_for_the_least_sizes_alone(
     assert len(facts) <= 2 and all(re.search(r"x\.size\([0-3]\) >= \d ", line) or factor == 2.0 for line in facts), (
         facts
     )
+
+
+def test_the_log_names_the_line_of_a_view_of_one_row(compiled_where: list[str]) -> None:
+    def of_rows(x: torch.Tensor) -> torch.Tensor:
+        rows = x.transpose(1, 2).reshape(x.shape[0] * 3, 4)  # here
+        return rows + 1
+
+    compiled = stator.compile(of_rows)
+    for size in (5, 7, 1):
+        compiled(torch.randn(size, 4, 3))
+    told = [line for line in compiled_where if "needs constants" in line]
+    assert told and all(f"line {needing_line(of_rows)}," in line for line in told)

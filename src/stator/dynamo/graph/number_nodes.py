@@ -434,7 +434,9 @@ class NumberNodes:
         leaves = pytree.tree_leaves(values)
         layouts = [leaf.meta if isinstance(leaf, FakeTensor) else leaf for leaf in leaves]
         symbols = symbols_of(layouts)
-        place = self.recorder.context.place()
+        locate = self.environment.locate
+        assert locate is not None
+        place = locate()
         found = {self.inputs.sources[symbol]: place for symbol in symbols if symbol in self.inputs.sources}
         if found:
             names = ", ".join(sorted(map(str, found)))

@@ -18,7 +18,9 @@ from stator.graph.fake.fake_tensor import FakeTensor
 from stator.graph.fake.wrapper_subclasses import storages_of
 from stator.graph.ir.size_bindings import symbols_of
 
+# Functions whose results are row-major, or laid out by other operands, whatever the layout of these tensors is
 _PRODUCTS = frozenset(("matmul", "bmm", "baddbmm", "mm", "mv", "addmm", "linear", "einsum"))
+_READERS = _PRODUCTS | {"grid_sample", "gather", "index_select"}
 _OF_LAYOUTS = frozenset(("stride", "is_contiguous", "storage_offset", "data_ptr"))
 _VIEWS = frozenset(("transpose", "permute", "unsqueeze", "expand", "mT", "T", "swapaxes", "getitem"))
 
@@ -74,11 +76,11 @@ def settle_views(recorder: Any, leaving: Sequence[TensorValue]) -> None:
 
 
 def _shows_layout(node: fx.Node) -> bool:
-    """Whether any but a product of matrices reads a tensor or its views: other results may be laid out as it is, if
-    they have two dimensions."""
+    """Whether any but such a function reads a tensor or its views: other results may be laid out as it is, if they have
+    two dimensions."""
     names = [(user, operation_name(user.target)) for user in node.users if not _is_new_line(user, node)]
     names = [(user, str(user.args[1]) if name == "getattr" else name) for user, name in names]
-    return any(name not in _PRODUCTS and (name not in _VIEWS or _shows_layout(user)) for user, name in names)
+    return any(name not in _READERS and (name not in _VIEWS or _shows_layout(user)) for user, name in names)
 
 
 def _is_new_line(user: fx.Node, node: fx.Node) -> bool:
