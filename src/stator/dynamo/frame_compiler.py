@@ -91,6 +91,7 @@ class FrameCompiler:
         self._put_back: dict[Any, Any] = {}  # frame restorers
         self._points: dict[int, tuple[dict[str, Any], ResumePoint]] = {}  # by the id of a continuation
         self._module: weakref.ref[Any] | None = None  # the compiled module
+        self._forward: CodeType | None = None  # its forward
         self._hook_callback = make_hook_callback(self.compile_frame, settings.options)
 
     # ---- callables ----
@@ -100,7 +101,7 @@ class FrameCompiler:
         forward."""
         settings = self.settings
         if module is not None:
-            self._module = weakref.ref(module)
+            self._module, self._forward = weakref.ref(module), function.__code__
         return make_entry(function, self.compile_frame, settings.options, fullgraph=settings.fullgraph)
 
     def dispatch(self, callee: Any) -> Any:
@@ -146,7 +147,9 @@ class FrameCompiler:
                         if is_new and settings.on_captured is not None:
                             settings.on_captured(captured)
                         graph = self._compile_graph(captured, name, assumptions)
-                        emitted = self._emit(captured, graph, name, assumptions, bound, of_module=module is not None)
+                        # only the entry's versions die with the module: continuations refer to this compiler in turn
+                        holds = module is not None and code is self._forward
+                        emitted = self._emit(captured, graph, name, assumptions, bound, holds_parameters=holds)
                     if emitted is not None and captured.runs_original and self._goes_on_apart(code):
                         return install(CompiledFrame((), emitted, last_resort=True), assumptions)
                     by_itself = _runs_by_itself(captured, emitted, gains)
@@ -285,7 +288,7 @@ class FrameCompiler:
         assumptions: CaptureAssumptions,
         bound: Mapping[str, Any],
         *,
-        of_module: bool,
+        holds_parameters: bool,
     ) -> CodeType | None:
         """The code that replaces the frame's own; None if all of the frame's own code is to run."""
         exit_ = captured.exit
@@ -295,7 +298,7 @@ class FrameCompiler:
                     emitted = self._emit_original_frame(captured)
                 else:
                     emitted = self._emit_around(
-                        captured, compiled, frame_name(captured.function, bound), of_module=of_module
+                        captured, compiled, frame_name(captured.function, bound), holds_parameters=holds_parameters
                     )
         except CompileError as error:
             if not isinstance(exit_, Break) or not exit_.inner or not assumptions.nested:
@@ -320,7 +323,7 @@ class FrameCompiler:
         )
 
     def _emit_around(
-        self, captured: CapturedFrame, compiled: Callable[..., Any] | None, name: str, *, of_module: bool
+        self, captured: CapturedFrame, compiled: Callable[..., Any] | None, name: str, *, holds_parameters: bool
     ) -> CodeType:
         """Emit the code around a call of the compiled graph."""
         on_failure = self._on_failure(captured, name) if compiled is not None else None
@@ -332,7 +335,7 @@ class FrameCompiler:
             hook=self._hook(),
             on_failure=on_failure,
             inner=self._inner_call(captured),
-            holds_parameters=of_module,
+            holds_parameters=holds_parameters,
         )
         if on_failure is not None:
             on_failure.begins_anew.code = weakref.ref(emitted)  # type: ignore[attr-defined]

@@ -235,6 +235,28 @@ def test_captures_with_numbers_keep_no_tensors(program: Callable[[torch.Tensor, 
     assert [reference() is None for reference in references] == [True] * 4
 
 
+class Branching(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        if x.sum() > 0:
+            x = -x
+        return self.second(x)
+
+
+def test_parameters_behind_a_break_go_with_their_compiled_module() -> None:
+    model = Branching()
+    compiled = stator.compile(model, backend="eager")
+    for x in torch.randn(3, 4, 2):
+        torch.testing.assert_close(compiled(x), model(x))
+    references = [weakref.ref(parameter) for parameter in model.parameters()]
+    del model, compiled
+    assert [reference() is None for reference in references] == [True] * 4
+
+
 def test_memory_of_tensors_that_a_circle_held_returns_when_it_is_opened() -> None:
     class Node:
         def __init__(self, parent: Any) -> None:
