@@ -138,6 +138,24 @@ def test_the_log_says_why_the_graph_ends_at_the_third_length(
     assert f"line {means.__code__.co_firstlineno + 1}, in means" in first
 
 
+def of_each_row(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+    out = torch.zeros(grid.shape[0], 30, 2)
+    for row in range(grid.shape[0]):
+        height, width = grid[row].tolist()
+        out[row, : height * width] = F.interpolate(x, size=(height, width)).reshape(2, height * width).t()
+    return out
+
+
+def test_a_loop_over_rows_that_are_read_serves_any_number_of_them() -> None:
+    """Where a row begins in its memory needs no value of the row's number."""
+    compiled, counts = stator.compile(of_each_row, backend="aot_eager"), Counts()
+    compiled_before = []
+    for count in (2, 3, 5, 1, 4, 7, 6, 8, 2, 9):
+        check_equal(compiled, of_each_row, torch.randn(1, 2, 8, 8), torch.randint(2, 5, (count, 2)))
+        compiled_before.append(counts.compilations)
+    assert len({*compiled_before[4:]}) == 1
+
+
 def test_a_full_graph_has_a_version_for_each_number_of_lengths() -> None:
     compiled = stator.compile(means, backend="aot_eager", fullgraph=True)
     counts = Counts()

@@ -451,7 +451,7 @@ class NumberNodes:
 
     def has_fixed_sizes(self, what: str, fake: torch.Tensor) -> bool:
         """Whether capture knows all sizes of a tensor. Raises Retry if it would with constants for sizes of inputs."""
-        self.need_constants(what, fake)
+        self.need_constants(what, tuple(fake.shape))
         return all(type(size) is int for size in fake.shape)
 
     def tensor(self, value: SymbolicNumber) -> TensorValue:
