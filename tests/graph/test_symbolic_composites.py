@@ -257,6 +257,24 @@ def test_masks_of_images_as_channels_of_one_image_have_one_layout(backend: str) 
     check_sizes(program, make, backend=backend, sizes=(2, 3, 1, 4))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dim", [2, 3])
+def test_attention_under_one_row_or_column_of_a_mask_needs_no_version_for_one(backend: str, dim: int) -> None:
+    """With one query, too, for many queries in the first call."""
+
+    def program(x, lengths):
+        heads = x.view(*x.shape[:2], 2, 4).transpose(1, 2)
+        mask = (torch.arange(x.shape[1]) < lengths[:, None])[:, None].unsqueeze(dim)
+        mask = torch.where(mask, 0.0, 0.5)  # no row without a key
+        return F.scaled_dot_product_attention(heads, heads, heads, attn_mask=mask).transpose(1, 2).flatten(2)
+
+    def make(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, length = size, (size * 3) % 7 or 1
+        return torch.randn(rows, length, 8, requires_grad=True), torch.randint(1, length + 1, (rows,))
+
+    check_sizes(program, make, backend=backend, sizes=(2, 4, 5, 1, 7, 3))
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_gradients_of_pointwise_convolutions_do_not_rely_on_eager_s_backend(threads: int) -> None:
     """Eager chooses it by the number of images and their size; the gradients lie in memory in one way."""

@@ -265,7 +265,13 @@ def _attention(
         ):
             attn_mask = attn_mask.expand(*wanted)
         if attn_mask.dim() == 4 and all(map(surely, map(operator.eq, wanted[:2], query.shape[:2]))):
-            # a mask of as many batches and heads as the query is right for one of them, too
-            with assume_several(list(map(to_expression, wanted[:2]))):
+            # A mask of as many batches and heads as the query is right for one of them, too. One row or column of a
+            # mask, for all queries or keys, is compared with their number first.
+            lengths = query.shape[2], key.shape[2]
+            several = [
+                *wanted[:2],
+                *(size for size, one in zip(lengths, wanted[2:], strict=True) if always_equal(one, 1)),
+            ]
+            with assume_several(list(map(to_expression, several))):
                 return _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     return _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
