@@ -38,7 +38,7 @@ _LINE = 16  # float32 that come into a cache at once
 # cache: 197 x 3072 x 768 take 0.94 of the time, 49 x 2048 x 512 0.87 to 0.92. Panels of fewer take longer
 _PANEL = 384
 # Channels that a tile multiplies before it asks for its next part of far memory
-_RUN = 64
+_RUN = 32
 # Rows that a part of a matrix multiplies once it is packed, so that packing takes little of the time
 _ROWS_OF_PACKED = 256
 # Rows up to which a matrix is multiplied as it lies in memory, which takes 0.3 to 0.95 of the time of packing it
@@ -292,7 +292,7 @@ class _Convolution:
         yield f"    const int64_t run = channels < {_RUN} ? channels : {_RUN};"
         yield f"    const int64_t of_tile = {4 * rows} * stride_across * pixel * run / depth;"
         yield "    const int64_t share = far_images ? of_tile : width * 4 * run / tiles;"
-        yield "    const char *asked = (const char *)(weight + (item + 1) % items * depth * width), *ahead = asked;"
+        yield "    const char *ahead = (const char *)(weight + (item + 1) % items * depth * width);"
         if not self.of_positions:
             yield "    int64_t x = begin % out_across, y = begin / out_across % out_height;"
             yield "    int64_t image = begin / (out_across * out_height);"
@@ -405,7 +405,7 @@ class _Convolution:
     def _ahead(self, position: str, prefetches: Iterator[str], results_follow: str = "far_results") -> Iterator[str]:
         """Ask for far memory. position: of the next tile's images."""
         if self.convolution.matrix is None:
-            yield f"        if (far_images) asked = ahead = (const char *)(from + ({position}) * pixel);"
+            yield f"        if (far_images) ahead = (const char *)(from + ({position}) * pixel);"
         yield f"        if ({results_follow}) {{"
         yield from ("            " + text for text in prefetches)
         yield "        }"
@@ -479,12 +479,16 @@ class _Convolution:
 
     def _products(self, first: str = "0", end: str = "channels") -> Iterator[str]:
         """The products of these channels of one tap, for positions that begin at p0, p1, ..."""
-        yield f"for (int64_t channel = {first}, until; channel < {end};) {{"
-        if self.convolution.matrix is None:  # each line once: to ask again while it comes keeps other loads waiting
+        asks = self.convolution.matrix is None
+        runs = asks and self.convolution.in_channels > _RUN
+        yield f"for (int64_t channel = {first}, until; channel < {end};) {{" if runs else "{"
+        if asks:  # to ask again for a line while it comes keeps other loads waiting
+            yield f"    for (int64_t at = 0; at < share; at += {4 * _LINE}) __builtin_prefetch(ahead + at, 0, 2);"
+            yield "    ahead += share;"
+        if runs:
             yield f"    until = channel + {_RUN} < {end} ? channel + {_RUN} : {end};"
-            yield f"    for (ahead += share; asked < ahead; asked += {4 * _LINE}) __builtin_prefetch(asked, 0, 2);"
         else:
-            yield f"    until = {end};"
+            yield f"    int64_t channel = {first}; const int64_t until = {end};"
         for p in self.positions:  # new names, so that gcc keeps these in registers rather than what is outside
             yield f'    const float *q{p} = p{p}; asm("" : "+r"(q{p}));'
         yield "    for (; channel < until; ++channel) {"
