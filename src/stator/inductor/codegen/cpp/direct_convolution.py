@@ -37,7 +37,7 @@ _LINE = 16  # float32 that come into a cache at once
 # Channels that tiles of one tap multiply before those of the next rows, where the images of a tile leave the nearest
 # cache: 197 x 3072 x 768 take 0.94 of the time, 49 x 2048 x 512 0.87 to 0.92. Panels of fewer take longer
 _PANEL = 384
-# Channels that a tile multiplies before it asks for its next part of far memory
+# Channels that a tile multiplies before it asks for its next part of far memory, where vectors have 8 lanes
 _RUN = 32
 # Rows that a part of a matrix multiplies once it is packed, so that packing takes little of the time
 _ROWS_OF_PACKED = 256
@@ -179,6 +179,7 @@ class _Convolution:
         self.many_rows = not (self.few_rows and known)
         self.positions, self.vectors = range(tile.rows), range(max(1, tile.columns // float_lanes()))
         needed = (tile.rows + 1) * len(self.vectors) + (0 if convolution.depthwise else 1)
+        self.run = _RUN if float_lanes() == 8 else 1  # with AVX-512, runs of 32 took 1.1 of ResNet-50's time on a Xeon
         self.fills_registers = float_lanes() == 8 and needed <= _REGISTERS  # others have twice as many
 
     def tiles(self, following: Callable[[], list[str]], prefetches: Iterator[str]) -> Iterator[str]:
@@ -289,7 +290,7 @@ class _Convolution:
         yield "    const int64_t column = group * out_channels + start;"
         yield "    const float *from = images + group * channels;"
         yield "    const float *const block_weight = weight + (group * blocks + block) * depth * width;"
-        yield f"    const int64_t run = channels < {_RUN} ? channels : {_RUN};"
+        yield f"    const int64_t run = channels < {self.run} ? channels : {self.run};"
         yield f"    const int64_t of_tile = {4 * rows} * stride_across * pixel * run / depth;"
         yield "    const int64_t share = far_images ? of_tile : width * 4 * run / tiles;"
         yield "    const char *ahead = (const char *)(weight + (item + 1) % items * depth * width);"
@@ -480,24 +481,35 @@ class _Convolution:
     def _products(self, first: str = "0", end: str = "channels") -> Iterator[str]:
         """The products of these channels of one tap, for positions that begin at p0, p1, ..."""
         asks = self.convolution.matrix is None
-        runs = asks and self.convolution.in_channels > _RUN
+        if self.run == 1:
+            yield f"for (int64_t channel = {first}; channel < {end}; ++channel) {{"
+            yield from self._products_of_channel("p")
+            if asks:
+                yield "    __builtin_prefetch(ahead, 0, 2);"
+                yield "    ahead += share;"
+            yield "}"
+            return
+        runs = asks and self.convolution.in_channels > self.run
         yield f"for (int64_t channel = {first}, until; channel < {end};) {{" if runs else "{"
         if asks:  # to ask again for a line while it comes keeps other loads waiting
             yield f"    for (int64_t at = 0; at < share; at += {4 * _LINE}) __builtin_prefetch(ahead + at, 0, 2);"
             yield "    ahead += share;"
         if runs:
-            yield f"    until = channel + {_RUN} < {end} ? channel + {_RUN} : {end};"
+            yield f"    until = channel + {self.run} < {end} ? channel + {self.run} : {end};"
         else:
             yield f"    int64_t channel = {first}; const int64_t until = {end};"
         for p in self.positions:  # new names, so that gcc keeps these in registers rather than what is outside
             yield f'    const float *q{p} = p{p}; asm("" : "+r"(q{p}));'
         yield "    for (; channel < until; ++channel) {"
-        yield from (f"        vf32 w{v} = load(w + {v} * LANES);" for v in self.vectors)
-        if self.fills_registers:  # gcc would load each weight where it multiplies
-            yield from (f'        asm("" : "+v"(w{v}));' for v in self.vectors)
-        for p in self.positions:
-            yield f"        const vf32 b{p} = splat(q{p}[channel]);"
-            yield from (f"        a{p}_{v} = op_fma(b{p}, w{v}, a{p}_{v});" for v in self.vectors)
-        yield "        w += width;"
+        yield from self._products_of_channel("q")
         yield "    }"
         yield "}"
+
+    def _products_of_channel(self, images: str) -> Iterator[str]:
+        yield from (f"    vf32 w{v} = load(w + {v} * LANES);" for v in self.vectors)
+        if self.fills_registers:  # gcc would load each weight where it multiplies
+            yield from (f'    asm("" : "+v"(w{v}));' for v in self.vectors)
+        for p in self.positions:
+            yield f"    const vf32 b{p} = splat({images}{p}[channel]);"
+            yield from (f"    a{p}_{v} = op_fma(b{p}, w{v}, a{p}_{v});" for v in self.vectors)
+        yield "    w += width;"
