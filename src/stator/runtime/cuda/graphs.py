@@ -1,9 +1,10 @@
 """Programs that are recorded as CUDA graphs and replayed: `record`.
 
 A recording belongs to one combination of sizes and to the addresses of the inputs that it reads where they lie. A
-replay writes to the results of its recording, and to memory of the pool that was free when it was recorded. So it runs
-only while nobody uses that memory; docs/cuda-graphs.md has the whole contract. How work is captured, how uses are told,
-and how inputs and results are copied is in the files beside this one.
+replay writes to the results of its recording, to memory of the pool that was free when it was recorded, and that of a
+backward to saved values that it has read. So it runs only while nobody uses that memory; docs/cuda-graphs.md has the
+whole contract. How work is captured, how uses are told, and how inputs and results are copied is in the files beside
+this one.
 """
 
 from __future__ import annotations
@@ -271,7 +272,7 @@ class RecordedProgram:
     def _evade(self, ready: Recording, threatened: Sequence[Recording]) -> None:
         """Callers hold results of these recordings, which a replay would overwrite. Record anew, in memory that nobody
         uses. This program and the others leave their pool of memory for two pools, so that it ends and this program
-        never writes to the other's again. A backward of the others leaves this pool when it takes no saved values."""
+        never writes to the other's again. One of the others that takes saved values leaves this pool by taking none."""
         self._drop(ready)
         self.takes_values = self.takes_values and not ready.takes_values()
         if ready.pool != self.memory:  # recorded before
