@@ -271,12 +271,16 @@ def _groups(source: Iterator[Any], key: Callable[[Any], Any] | None) -> Iterator
 
 
 _CALLING = type(iter(int, 1))
+try:
+    iter(None, None)  # type: ignore[call-overload]
+except TypeError as error:
+    _NOT_CALLABLE = str(error)  # versions of CPython say it in other words
 
 
 def called_until(function: Callable[[], Any], sentinel: Any) -> Iterator[Any]:
     """`iter(function, sentinel)`."""
     if not callable(function):
-        raise TypeError("iter(v, w): v must be callable")
+        raise TypeError(_NOT_CALLABLE)
     return standing_for(_CALLING, _called_until(function, sentinel))
 
 
