@@ -90,9 +90,36 @@ def of_attributes(x, k):
     return x.new_ones(k.length(x.shape[0]))
 
 
+def returned(x, k):
+    return x.new_ones(_at_most_six(x.shape[0]), _at_least_five(x.shape[1]))
+
+
+def _at_most_six(n):
+    if n > 6:
+        return 6
+    m = n + 1 - 1
+    return m
+
+
+def _at_least_five(n):
+    if n > 5:
+        return n
+    else:
+        return 4 + 1
+
+
+def with_a_short_end(x, k):
+    n = x.shape[0]
+    if n > 5:
+        m = 5
+    else:
+        m = n
+    return x * m
+
+
 _SHAPES = ((3, 5), (4, 6), (9, 7), (6, 9), (17, 11), (17, 3))
 PROGRAMS: dict[Any, Any] = dict.fromkeys(
-    (cut, at_least, the_smaller, in_order, in_a_range, that_is_not, of_data), (0,) * 6
+    (cut, at_least, the_smaller, in_order, in_a_range, that_is_not, of_data, returned, with_a_short_end), (0,) * 6
 )
 PROGRAMS[of_an_argument] = (1, 2, 7, 3, 4, -1)
 PROGRAMS[of_attributes] = tuple(map(Window, (1, 2, 9, 5, 6, 7)))

@@ -48,6 +48,42 @@ def leaves_at_the_end(x: torch.Tensor, count: int) -> torch.Tensor:
     return x
 
 
+def jumps_back_behind_a_test(x: torch.Tensor, count: int) -> torch.Tensor:
+    """CPython 3.12 and later make such jumps of every `while`."""
+    at = 0
+    if at < count:
+        while True:
+            x = x * 0.5 + at
+            at += 1
+            if at < count:
+                continue
+            break
+    return x
+
+
+def jumps_back_behind_two_tests(x: torch.Tensor, count: int) -> torch.Tensor:
+    at = 0
+    if at < count and count < 100:
+        while True:
+            x = x * 0.9 + at
+            at += 1
+            if at < count and count < 100:
+                continue
+            break
+    return x
+
+
+def jumps_back_behind_a_number(x: torch.Tensor, count: int) -> torch.Tensor:
+    if count:
+        while True:
+            x = x.sin() + count
+            count -= 1
+            if count:
+                continue
+            break
+    return x
+
+
 def with_two_conditions(x: torch.Tensor, count: int) -> torch.Tensor:
     at = 0
     while at < count and count < 100:
@@ -121,6 +157,9 @@ PROGRAMS: dict[Callable[..., torch.Tensor], int] = {
     counts_down: 5,
     halves: 6,
     leaves_at_the_end: 5,
+    jumps_back_behind_a_test: 5,
+    jumps_back_behind_two_tests: 7,
+    jumps_back_behind_a_number: 5,
     with_two_conditions: 7,
     with_a_branch: 10,
     in_a_function: 7,

@@ -7,7 +7,7 @@ from .assemble import BytecodeError, assemble
 from .builder import CodeBuilder
 from .decode import decode
 from .instruction import NOWHERE, Handler, Instruction, Position
-from .liveness import always_bound, live_locals
+from .liveness import always_bound, live_locals, stored_variables
 from .stack import reachable, stack_depths, stack_effect
 from .text import instructions_text
 from .version import OPERAND_KINDS, VERSION, Version

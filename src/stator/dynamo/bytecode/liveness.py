@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from .instruction import Instruction
 from .stack import ENDS, UNCONDITIONAL
 
+_STORES: dict[str, Callable[[Any], tuple[str, ...]]] = {
+    "STORE_FAST": lambda name: (name,),
+    "STORE_FAST_LOAD_FAST": lambda names: names[:1],
+    "STORE_FAST_STORE_FAST": tuple,
+}
 _READS = frozenset({"LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "LOAD_CLOSURE", "DELETE_FAST"})
+
+
+def stored_variables(instruction: Instruction) -> tuple[str, ...]:
+    """The names of the variables that an instruction stores, that of the top of the stack first."""
+    return _STORES.get(instruction.opname, lambda operand: ())(instruction.argval)
 
 
 def live_locals(instructions: Sequence[Instruction], index: int) -> frozenset[str]:
@@ -45,15 +56,11 @@ def _before(instruction: Instruction, after: frozenset[str]) -> frozenset[str]:
     name, operand = instruction.opname, instruction.argval
     if name in _READS:
         return after | {operand}
-    if name == "STORE_FAST":
-        return after - {operand}
     if name == "LOAD_FAST_LOAD_FAST":
         return after | set(operand)
     if name == "STORE_FAST_LOAD_FAST":
-        return (after | {operand[1]}) - {operand[0]} if operand[0] != operand[1] else after - {operand[0]}
-    if name == "STORE_FAST_STORE_FAST":
-        return after - set(operand)
-    return after
+        after |= {operand[1]}
+    return after.difference(stored_variables(instruction))
 
 
 def always_bound(instructions: Sequence[Instruction], index: int, parameters: frozenset[str]) -> frozenset[str]:
@@ -90,8 +97,8 @@ def _bound_after(instruction: Instruction, names: frozenset[str]) -> frozenset[s
     name, operand = instruction.opname, instruction.argval
     if name == "DELETE_FAST":
         return names - {operand}
-    if name in ("STORE_FAST", "LOAD_FAST", "LOAD_FAST_CHECK"):
+    if name in ("LOAD_FAST", "LOAD_FAST_CHECK"):
         return names | {operand}
-    if name in ("LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"):
+    if name in ("LOAD_FAST_LOAD_FAST", "STORE_FAST_LOAD_FAST"):
         return names | set(operand)
-    return names
+    return names.union(stored_variables(instruction))

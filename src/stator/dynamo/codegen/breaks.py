@@ -10,7 +10,7 @@ from types import BuiltinFunctionType, ModuleType
 from typing import Any
 
 from stator.base.errors import CompileError
-from stator.dynamo.bytecode import VERSION, Handler, Instruction, stack_effect
+from stator.dynamo.bytecode import VERSION, Handler, Instruction, stack_effect, stored_variables
 from stator.dynamo.guards.source import LocalSource
 from stator.dynamo.ir.capture_result import Break
 from stator.dynamo.ir.prepared_code import prepare_code
@@ -30,11 +30,6 @@ CALL_OPERANDS: dict[str, Callable[[int], int]] = {
     "CALL_FUNCTION_EX": lambda flags: 3 + (flags & 1),
 }
 _GENERATOR_ONLY = ("SEND", "YIELD_VALUE", "GET_AWAITABLE", "RETURN_GENERATOR")
-_STORES: dict[str, Callable[[Any], tuple[str, ...]]] = {
-    "STORE_FAST": lambda name: (name,),
-    "STORE_FAST_LOAD_FAST": lambda names: (names[0],),
-    "STORE_FAST_STORE_FAST": tuple,
-}
 _OF_HANDLERS = ("PUSH_EXC_INFO", "POP_EXCEPT")
 _LOOP_ENDS = {(3, 11): (), (3, 12): ("END_FOR",), (3, 13): ("END_FOR", "POP_TOP")}  # at the end of a loop's FOR_ITER
 NO_WAY_ON = ("RAISE_VARARGS", "RERAISE", "RETURN_VALUE", "RETURN_CONST")
@@ -209,7 +204,7 @@ class BreakWriter:
         if main.opname == "DELETE_FAST":
             self.locals.pop(main.argval, None)
             return
-        stored = _STORES.get(main.opname, lambda argval: ())(main.argval)
+        stored = stored_variables(main)
         self.locals.update((name, Load(LocalSource(name))) for name in stored if name not in self.cells)
         order = {name: index for index, name in enumerate(self.user_code.co_varnames)}
         self.locals = {name: self.locals[name] for name in sorted(self.locals, key=order.__getitem__)}

@@ -1,11 +1,13 @@
 """Branches that only choose an int: `if n > 8: n = 8` and `m = k if k < n else n` are the smaller, or the larger, of
-two numbers, where this is so for all sizes. Then both sides of the branch have one version."""
+two numbers, where this is so for all sizes. Then both sides of the branch have one version. The ways of a branch meet
+where one leads into the other, or where both return."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from stator.dynamo.bytecode import Instruction
+from stator.dynamo.bytecode import Instruction, stored_variables
 from stator.dynamo.values.base import Lazy, Value
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.number_arithmetic import computed
@@ -14,8 +16,14 @@ from stator.dynamo.values.symbolic_numbers import SymbolicNumber, truth_for_all_
 
 from .frame import Frame
 
-_LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"))
+_VARIABLES = frozenset(
+    (
+        *("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_FAST_LOAD_FAST"),
+        *("STORE_FAST", "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST"),
+    )
+)
 _EXACT = frozenset(("+", "-", "*", "+=", "-=", "*="))  # functions of ints without facts
+_RETURNS = frozenset(("RETURN_VALUE", "RETURN_CONST"))
 _QUIET = frozenset(("NOP", "LOAD_CONST", "LOAD_SMALL_INT"))
 
 
@@ -29,19 +37,27 @@ def chooses_number(frame: Frame, value: Value, jump: Instruction, *, goes_on: bo
         return False
     stack, names, here = list(frame.stack), frame.locals, (frame.pc, frame.now)
     ways: list[tuple[list[Any], dict[str, Value]]] = []
+    instructions = frame.program.instructions
+    ends, met = _ends(instructions, end), end
     try:
         for begin in (jump.index + 1, end):
             frame.stack[:], frame.locals = stack, dict(names)
-            meeting = _follow(frame, begin, end)
+            meeting = _follow(frame, begin, ends[0])
             if meeting is None:
                 return False
+            if instructions[meeting].opname == "RETURN_CONST":
+                frame.stack.append(frame.context.constant(instructions[meeting].argval))
+            else:
+                met = meeting
             ways.append((list(frame.stack), frame.locals))
-            end = meeting
+            ends = ends[1:] or [meeting]
     finally:
         frame.stack[:], frame.locals, (frame.pc, frame.now) = stack, names, here
     if "_IF_TRUE" in jump.opname:
         ways.reverse()
     (values, variables), (others, other_variables) = ways
+    if instructions[met].opname == "RETURN_VALUE":
+        variables, other_variables = {}, {}
     if len(values) != len(others) or variables.keys() != other_variables.keys():
         return False
     merged = [_merged(frame, value, *pair) for pair in zip(values, others, strict=True)]
@@ -49,9 +65,29 @@ def chooses_number(frame: Frame, value: Value, jump: Instruction, *, goes_on: bo
     if NotImplemented in merged or NotImplemented in merged_names.values():
         return False
     if goes_on:
-        frame.stack[:], frame.pc = merged, end
+        frame.stack[:], frame.pc = merged, met
         frame.locals.update(merged_names)
     return True
+
+
+def _ends(instructions: Sequence[Instruction], end: int) -> list[int]:
+    """Where both ways return, if the first does so before `end`: the place in each; otherwise `end`. Since CPython 3.12
+    a short end of a function is copied into the ways that lead to it; then the places are where the copies begin."""
+    first, second = end - 1, end
+    while second < len(instructions) - 1 and instructions[second].opname not in _RETURNS:
+        second += 1
+    returns = {instructions[first].opname, instructions[second].opname}
+    if not returns <= _RETURNS or "RETURN_VALUE" not in returns:
+        return [end]
+    while second > end and _is_copy(instructions[first - 1], instructions[second - 1]):
+        first, second = first - 1, second - 1
+    return [first, second]
+
+
+def _is_copy(one: Instruction, other: Instruction) -> bool:
+    if one.target is not None or one.position != other.position:
+        return False
+    return (one.opname, one.argval, one.flags) == (other.opname, other.argval, other.flags)
 
 
 def _follow(frame: Frame, begin: int, end: int) -> int | None:
@@ -70,12 +106,6 @@ def _follow(frame: Frame, begin: int, end: int) -> int | None:
 def _computes(frame: Frame, instruction: Instruction) -> bool:
     """Run an instruction that loads, computes or stores an int, and has no other effect. False for others."""
     name, stack = instruction.opname, frame.stack
-    if name == "STORE_FAST":
-        stored = instruction.argval
-        if not _is_int(stack[-1]) or stored in frame.cells or not _is_int(frame.locals.get(stored, stack[-1])):
-            return False
-        frame.locals[stored] = stack.pop()
-        return True
     if name == "LOAD_ATTR":
         owner = stack[-1]
         if not isinstance(owner, ObjectValue) or instruction.flags & 1:
@@ -93,10 +123,21 @@ def _computes(frame: Frame, instruction: Instruction) -> bool:
     elif name == "UNARY_NEGATIVE":
         allowed = _is_int(stack[-1])
     else:
-        allowed = name in _QUIET or (name in _LOADS and frame.locals.get(instruction.argval) is not None)
+        allowed = name in _QUIET or (name in _VARIABLES and _moves_ints(frame, instruction))
     if allowed:
         frame.program.handlers[frame.now](frame, instruction)  # type: ignore[misc]
     return allowed
+
+
+def _moves_ints(frame: Frame, instruction: Instruction) -> bool:
+    """Whether this stores only ints, in variables that have none or hold ints, and loads only bound variables."""
+    stored = stored_variables(instruction)
+    for variable, value in zip(stored, reversed(frame.stack), strict=False):
+        if not _is_int(value) or variable in frame.cells or not _is_int(frame.locals.get(variable, value)):
+            return False
+    operand = instruction.argval
+    used = operand if type(operand) is tuple else (operand,)
+    return all(variable in stored or frame.locals.get(variable) is not None for variable in used)
 
 
 def _is_int(value: Any) -> bool:

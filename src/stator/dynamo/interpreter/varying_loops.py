@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stator.dynamo.bytecode import Instruction
+from stator.dynamo.bytecode import Instruction, stored_variables
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.source import ConstantSource, ReadSource, SizeSource, StrideSource
 from stator.dynamo.host import iterator_state
@@ -158,7 +158,7 @@ class VaryingLoops:
             return
         if unrolled is not None or resumes_loop(frame.program) == start:
             raise _left_to_the_interpreter()
-        if not self._changes(condition) or not _goes_on(condition, jump):
+        if not self._changes(condition) or not _goes_on(frame.program, condition, jump):
             return
         self.settle()  # a loop inside of the trial's
         self._trial = _Trial(loop, None, self._open_counters(frame, start, jump))
@@ -243,7 +243,7 @@ def loop_start(program: PreparedCode, jump: Instruction) -> int | None:
 def _find_loop_start(program: PreparedCode, jump: Instruction) -> int | None:
     assert jump.target is not None
     for way in (jump.target, program.instructions[jump.index + 1]):
-        back = _back(way)
+        back = _back(program, way)
         if back.index <= jump.index:
             return None if back.opname == "FOR_ITER" else back.index
     at = jump.index + 1
@@ -256,16 +256,20 @@ def _find_loop_start(program: PreparedCode, jump: Instruction) -> int | None:
 _COMPUTES = ("LOAD_FAST", "LOAD_CONST", "LOAD_GLOBAL", "LOAD_ATTR", "COMPARE_OP", "BINARY_", "UNARY_", "TO_BOOL")
 
 
-def _back(way: Instruction) -> Instruction:
-    """The instruction to which a jump back leads; any other instruction itself."""
-    return way.target if way.opname.startswith("JUMP_BACKWARD") and way.target is not None else way
+def _back(program: PreparedCode, way: Instruction) -> Instruction:
+    """The instruction to which a jump back leads; any other instruction itself. Code that resumes at a jump back has a
+    NOP before it."""
+    jump = way
+    while jump.opname == "NOP":
+        jump = program.instructions[jump.index + 1]
+    return jump.target if jump.opname.startswith("JUMP_BACKWARD") and jump.target is not None else way
 
 
-def _goes_on(condition: SymbolicNumber, jump: Instruction) -> bool:
+def _goes_on(program: PreparedCode, condition: SymbolicNumber, jump: Instruction) -> bool:
     """Whether another turn follows in this call, as far as this jump tells."""
     assert jump.target is not None
     jumps = bool(condition.example) is ("_IF_TRUE" in jump.opname)
-    if _back(jump.target).index <= jump.index:
+    if _back(program, jump.target).index <= jump.index:
         return jumps
     return not jumps
 
@@ -279,7 +283,7 @@ def resumes_loop(program: PreparedCode) -> int | None:
         start = loop_start(program, jump) if jump.opname.startswith("POP_JUMP") else None
         if start is not None:
             places = start, jump.index + 1, jump.target.index  # type: ignore[union-attr]
-            back = {program.user_index(at) for at in places if _back(program.instructions[at]).index == start}
+            back = {program.user_index(at) for at in places if _back(program, program.instructions[at]).index == start}
             if point.index in back:
                 return start
     return None
@@ -294,11 +298,7 @@ def loop_counters(program: PreparedCode, arguments: Mapping[str, object]) -> lis
 
 def stored_names(program: PreparedCode, start: int, end: int) -> set[str]:
     """The names of local variables that these instructions store."""
-    turn = program.instructions[start:end]
-    found = {one.argval for one in turn if one.opname == "STORE_FAST"}
-    pairs = {"STORE_FAST_STORE_FAST": (0, 1), "STORE_FAST_LOAD_FAST": (0,)}
-    found.update(one.argval[at] for one in turn for at in pairs.get(one.opname, ()))
-    return found
+    return {name for one in program.instructions[start:end] for name in stored_variables(one)}
 
 
 def _range_step(iterator: LiveIterator) -> ReadSource:
