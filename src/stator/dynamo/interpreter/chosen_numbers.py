@@ -27,9 +27,9 @@ _RETURNS = frozenset(("RETURN_VALUE", "RETURN_CONST"))
 _QUIET = frozenset(("NOP", "LOAD_CONST", "LOAD_SMALL_INT"))
 
 
-def chooses_number(frame: Frame, value: Value, jump: Instruction, *, goes_on: bool = True) -> bool:
+def chooses_number(frame: Frame, value: Value, jump: Instruction) -> bool:
     """Whether the two ways behind a forward jump do nothing but compute ints, and meet, each with the smaller or each
-    with the larger one of two. Then the frame `goes_on` where they meet. The caller took the condition off the
+    with the larger one of two. Then the frame goes on where they meet. The caller took the condition off the
     stack."""
     assert jump.target is not None
     end = jump.target.index
@@ -64,9 +64,8 @@ def chooses_number(frame: Frame, value: Value, jump: Instruction, *, goes_on: bo
     merged_names = {name: _merged(frame, value, one, other_variables[name]) for name, one in variables.items()}
     if NotImplemented in merged or NotImplemented in merged_names.values():
         return False
-    if goes_on:
-        frame.stack[:], frame.pc = merged, met
-        frame.locals.update(merged_names)
+    frame.stack[:], frame.pc = merged, met
+    frame.locals.update(merged_names)
     return True
 
 

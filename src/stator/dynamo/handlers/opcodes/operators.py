@@ -8,10 +8,10 @@ from stator.dynamo.bytecode import Instruction
 from stator.dynamo.bytecode.arithmetic import ARITHMETIC, COMPARISONS
 from stator.dynamo.handlers.python_calls.operators import membership, negation
 from stator.dynamo.handlers.torch_calls.data_assertions import decide, jump_behind
-from stator.dynamo.interpreter.chosen_numbers import chooses_number
 from stator.dynamo.interpreter.frame import Frame
 from stator.dynamo.ir.prepared_code import opcode, pushes
 from stator.dynamo.values.base import Value
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber
 
 BINARY = {
     **ARITHMETIC,
@@ -43,11 +43,12 @@ def compare_op(frame: Frame, instruction: Instruction) -> None:
 
 
 def _truth(frame: Frame, value: Value) -> Value:
-    """The truth of a value; a jump behind this instruction decides it, or chooses a number by it."""
+    """The truth of a value. A jump behind this instruction decides it; that of a number stays open until the jump."""
+    context = frame.context
+    if type(value) is SymbolicNumber:
+        return value if value.kind is bool else context.compare(operator.ne, value, context.constant(0))
     jump = jump_behind(frame, frame.now)
-    if jump is not None and chooses_number(frame, value, jump, goes_on=False):
-        return value
-    return frame.context.constant(frame.context.truth(value) if jump is None else decide(frame, value, jump))
+    return context.constant(context.truth(value) if jump is None else decide(frame, value, jump))
 
 
 @opcode("CONTAINS_OP")
