@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -425,6 +426,17 @@ def test_matrices_and_rows_that_change(
     finally:
         torch.set_num_threads(usual)
     assert sum(isinstance(target, DirectConvolution) for target in lowered) == 1
+
+
+def test_loops_that_follow_run_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The text for few rows has them, and that for many."""
+    of_matrices(monkeypatch)
+    monkeypatch.setenv("STATOR_DUMP", str(tmp_path))
+    compiled = stator.compile(nn.Sequential(nn.Linear(71, 96), nn.Sigmoid()), fullgraph=True, dynamic=True)
+    with torch.no_grad():
+        compiled(torch.randn(40, 71))
+    (kernel,) = tmp_path.glob("*/60_code.cpp")
+    assert kernel.read_text().count("store(out0") == 2
 
 
 def test_rows_that_change() -> None:

@@ -75,7 +75,7 @@ def print_convolution(
     printer = _Convolution(convolution)
     statements = [
         f"const float *const images = {images} + image_offset, *const weight = {weight} + weight_offset;",
-        *printer.tiles(emitter.emit, emitter.prefetches()),
+        *printer.tiles(list(emitter.prefetches()), emitter.emit()),
     ]
     offsets = {"image_offset": group.images.layout.offset, "weight_offset": group.weight.layout.offset}
     sizes = {**_sizes(convolution), **offsets, "apart": convolution.matrix or 0}
@@ -182,7 +182,7 @@ class _Convolution:
         self.run = _RUN if float_lanes() == 8 else 1  # with AVX-512, runs of 32 took 1.1 of ResNet-50's time on a Xeon
         self.fills_registers = float_lanes() == 8 and needed <= _REGISTERS  # others have twice as many
 
-    def tiles(self, following: Callable[[], list[str]], prefetches: Iterator[str]) -> Iterator[str]:
+    def tiles(self, prefetches: list[str], following: list[str]) -> Iterator[str]:
         """Each thread has as many tiles as the others."""
         yield f"constexpr int64_t width = {self.convolution.tile.columns}, part = {len(self.vectors)} * LANES;"
         yield 'static_assert(width % part == 0, "a tile is whole vectors");'
@@ -191,11 +191,11 @@ class _Convolution:
         if self.convolution.matrix is not None:
             yield "alignas(64) float packed[panel * width];"
         if self.convolution.depthwise:
-            yield from self._depthwise(following, prefetches)
+            yield from self._depthwise(prefetches, following)
         else:
-            yield from self._dense(following, prefetches)
+            yield from self._dense(prefetches, following)
 
-    def _depthwise(self, following: Callable[[], list[str]], prefetches: Iterator[str]) -> Iterator[str]:
+    def _depthwise(self, prefetches: list[str], following: list[str]) -> Iterator[str]:
         """Tiles of all channels of some neighbours in a row of the image, then of the next ones. The last neighbours of
         a row begin within those before them."""
         rows = self.convolution.tile.rows
@@ -255,11 +255,11 @@ class _Convolution:
         yield "            }"
         yield from ("            " + text for text in self._stores())
         yield "        }"
-        yield from ("        " + text for text in following())
+        yield from ("        " + text for text in following)
         yield "    }"
         yield "}"
 
-    def _dense(self, following: Callable[[], list[str]], prefetches: Iterator[str]) -> Iterator[str]:
+    def _dense(self, prefetches: list[str], following: list[str]) -> Iterator[str]:
         """Tiles of a chunk of positions and one block of channels, then of the next block, then of the next chunk.
         While a tile multiplies, a part of what is `ahead` comes into the cache: the images of the next tile if they are
         many and the weight is there already, or else the weight of the next block."""
@@ -306,7 +306,7 @@ class _Convolution:
             yield "    }"
         if self.of_positions:
             if self.many_rows:
-                yield from self._panels(following, prefetches)
+                yield from self._panels(prefetches, following)
         else:
             yield f"    for (int64_t row = begin; row < end; row += {rows}) {{"
             yield f"        const int64_t count = end - row < {rows} ? end - row : {rows};"
@@ -316,11 +316,11 @@ class _Convolution:
             yield "        for (int64_t at = 0; at < width; at += part) {"
             yield from ("            " + text for text in self._sums())
             yield "        }"
-            yield from ("    " + text for text in following())
+            yield from ("    " + text for text in following)
             yield "    }"
         yield "}"
 
-    def _panels(self, following: Callable[[], list[str]], prefetches: Iterator[str]) -> Iterator[str]:
+    def _panels(self, prefetches: list[str], following: list[str]) -> Iterator[str]:
         """All tiles of a block multiply one panel of the channels, then the next one, and their sums wait in memory."""
         rows, packs = self.convolution.tile.rows, self.convolution.matrix is not None
         yield f"    alignas(64) float sums[(panel < channels ? tiles : 1) * {rows} * width];"
@@ -348,19 +348,19 @@ class _Convolution:
         yield from ("                " + text for text in self._panel_sums())
         yield "            }"
         yield "            if (channel_end < channels) continue;"
-        yield from ("        " + text for text in following())
+        yield from ("        " + text for text in following)
         yield "        }"
         yield "    }"
 
-    def _few_rows(self, following: Callable[[], list[str]]) -> Iterator[str]:
+    def _few_rows(self, following: list[str]) -> Iterator[str]:
         """Tiles that multiply by the matrix as it lies in memory: packing it takes longer than few rows repay."""
         yield "const int64_t row = begin, count = end - begin;"
         yield f"alignas(64) float tile[{_FEW_ROWS} * width];"
         yield "const float *const w = weight + start * apart;"
         yield "multiply_rows(from + row * pixel, pixel, w, apart, nullptr, tile, width, count, channels, width);"
-        yield from following()
+        yield from following
 
-    def _few_rows_by_rows(self, following: Callable[[], list[str]]) -> Iterator[str]:
+    def _few_rows_by_rows(self, following: list[str]) -> Iterator[str]:
         """The same where the matrix lies by rows, for several blocks at once, so that memory is read in order."""
         yield "const int64_t whole = out_channels / width, last = blocks * (own + 1) / team;"
         yield "for (int64_t block = blocks * own / team, some; block < last; block += some) {"
@@ -373,7 +373,7 @@ class _Convolution:
         yield "    multiply_by_rows(images, pixel, weight + column, apart, tile, rows, channels, wide);"
         yield "    {"
         yield "        const int64_t width = wide;"
-        yield from ("        " + text for text in following())
+        yield from ("        " + text for text in following)
         yield "    }"
         yield "}"
 
@@ -403,7 +403,7 @@ class _Convolution:
             yield "}"
         yield "int64_t asked = 0, within_line = 0;"
 
-    def _ahead(self, position: str, prefetches: Iterator[str], results_follow: str = "far_results") -> Iterator[str]:
+    def _ahead(self, position: str, prefetches: list[str], results_follow: str = "far_results") -> Iterator[str]:
         """Ask for far memory. position: of the next tile's images."""
         if self.convolution.matrix is None:
             yield f"        if (far_images) ahead = (const char *)(from + ({position}) * pixel);"
