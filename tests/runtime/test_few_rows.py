@@ -18,7 +18,7 @@ from stator.inductor.lower import constant_weights
 from stator.runtime import few_rows, host, matrix_products
 from stator.runtime.few_rows import few_rows_product
 
-SIZES = [(768, 96), (1, 1), (15, 24), (16, 25), (17, 47), (1000, 71), (3000, 50), (5, 300)]
+SIZES = [(768, 96), (1, 1), (15, 24), (16, 25), (17, 47), (1000, 71), (3000, 50), (5, 300), (4096, 24)]
 
 
 def exact(x: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -79,9 +79,10 @@ def test_other_layouts(with_bias: bool) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_instruction_sets(target: str, tmp_path: Path) -> None:
     source = '#include "vec.h"\n#include "vec_products.h"\n' + "\n".join(
-        f'extern "C" void rows{m}(const float *x, const float *w, const float *b, float *y, int64_t k, int64_t n)'
-        f" {{ product_rows<{m}>(x, k, w, k, b, y, n, k, n); }}"
+        f'extern "C" void {name}{m}(const float *x, const float *w, const float *b, float *y, int64_t k, int64_t n)'
+        f" {{ product_rows<{m}, {factors}>(x, k, w, k, b, y, n, k, n); }}"
         for m in (1, 2, 4, 6, 8)
+        for name, factors in (("rows", "1, 1"), ("whole_rows", "LANES, 24"))
     )
     source += (
         'extern "C" void by_rows(const float *x, const float *w, float *y, int64_t m, int64_t k, int64_t n)'
@@ -93,8 +94,9 @@ def test_instruction_sets(target: str, tmp_path: Path) -> None:
             x, weight, bias = torch.randn(rows, inner), torch.randn(columns, inner), torch.randn(columns)
             out = torch.empty(rows, columns)
             pointers = [ctypes.c_void_p(one.data_ptr()) for one in (x, weight, bias, out)]
-            getattr(library, f"rows{rows}")(*pointers, ctypes.c_int64(inner), ctypes.c_int64(columns))
-            torch.testing.assert_close(out, exact(x, weight.t(), bias), rtol=1e-5, atol=2e-6 * inner**0.5)
+            for name in ("rows",) if inner % 16 or columns % 24 else ("rows", "whole_rows"):
+                getattr(library, f"{name}{rows}")(*pointers, ctypes.c_int64(inner), ctypes.c_int64(columns))
+                torch.testing.assert_close(out, exact(x, weight.t(), bias), rtol=1e-5, atol=2e-6 * inner**0.5)
             x, weight = torch.randn(rows, inner), torch.randn(inner, 192)
             out = torch.empty(rows, 192)
             pointers = [ctypes.c_void_p(one.data_ptr()) for one in (x, weight, out)]

@@ -17,21 +17,22 @@ template <int M> constexpr int64_t depth_at_once() { return 8192 / (M < 8 ? 8 : 
 // Cores fetch a row of w ahead of its use only once they have met its beginning: so ask for the rows after the next.
 #define ROWS_AHEAD 2
 
-template <int M, int N, class LOAD>
-INLINE void add_products(vf32 (&sums)[M][N], const float *x, int64_t row, const float *w, int64_t column, const LOAD &read) {
+template <bool PART> INLINE vf32 read(const float *p, int n) { return PART ? load(p, n) : load(p); }
+template <bool PART, int M, int N>
+INLINE void add_products(vf32 (&sums)[M][N], const float *x, int64_t row, const float *w, int64_t column, int count) {
     vf32 right[N];
 #pragma GCC unroll 16
-    for (int n = 0; n < N; ++n) right[n] = read(w + n * column);
+    for (int n = 0; n < N; ++n) right[n] = read<PART>(w + n * column, count);
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m) {
-        const vf32 left = read(x + m * row);
+        const vf32 left = read<PART>(x + m * row, count);
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) sums[m][n] = op_fma(left, right[n], sums[m][n]);
     }
 }
 
-// start: what the sums are added to, with a distance between rows; null for zeros
-template <int M, int N>
+// start: what the sums are added to, with a distance between rows. DEPTH: a factor of depth
+template <int M, int N, int DEPTH>
 INLINE void product_block(
     const float *x, int64_t row, const float *w, int64_t column, int64_t depth, const float *start, int64_t start_row, float *y, int64_t out_row
 ) {
@@ -44,38 +45,41 @@ INLINE void product_block(
     for (; k + LANES <= depth; k += LANES) {
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n) __builtin_prefetch(w + (n + ROWS_AHEAD * N) * column + k, 0, 2);
-        add_products(sums, x + k, row, w + k, column, [](const float *p) __attribute__((always_inline)) { return load(p); });
+        add_products<false>(sums, x + k, row, w + k, column, LANES);
     }
-    if (const int n = (int)(depth - k))
-        add_products(sums, x + k, row, w + k, column, [n](const float *p) __attribute__((always_inline)) { return load(p, n); });
+    if (const int n = DEPTH % LANES ? (int)(depth - k) : 0)
+        add_products<true>(sums, x + k, row, w + k, column, n);
 #pragma GCC unroll 16
     for (int m = 0; m < M; ++m)
 #pragma GCC unroll 16
         for (int n = 0; n < N; ++n)
-            y[m * out_row + n] = (start ? start[m * start_row + n] : 0.0f) + reduce_sum(sums[m][n]);
+            y[m * out_row + n] = start[m * start_row + n] + reduce_sum(sums[m][n]);
 }
 
-// M rows of x times `count` rows of w. row, column, out_row: distances between rows of x, of w, and of y
-template <int M>
+// M rows of x times `count` rows of w. row, column, out_row: distances between rows of x, of w, and of y. INNER, COUNT: factors
+// of inner and of count, without whose remainders there is half as much to compile
+template <int M, int INNER, int COUNT>
 static __attribute__((noinline)) void product_rows(
     const float *x, int64_t row, const float *w, int64_t column, const float *bias, float *y, int64_t out_row, int64_t inner, int64_t count
 ) {
     constexpr int N = columns_at_once<M>();
     constexpr int64_t most = depth_at_once<M>();
+    static const float zeros[N] = {};
     const int64_t parts = (inner + most - 1) / most, step = (inner + parts * LANES - 1) / (parts * LANES) * LANES;
     for (int64_t k = 0; k < inner; k += step) {
         const int64_t depth = inner - k < step ? inner - k : step;
-        const float *start = k ? y : bias;
-        const int64_t start_row = k ? out_row : 0;
+        const float *start = k ? y : bias ? bias : zeros;
+        const int64_t start_row = k ? out_row : 0, start_step = k || bias ? 1 : 0;
         int64_t n = 0;
         for (; n + N <= count; n += N)
-            product_block<M, N>(x + k, row, w + n * column + k, column, depth, start ? start + n : start, start_row, y + n, out_row);
-        for (; n < count; ++n)
-            product_block<M, 1>(x + k, row, w + n * column + k, column, depth, start ? start + n : start, start_row, y + n, out_row);
+            product_block<M, N, INNER>(x + k, row, w + n * column + k, column, depth, start + n * start_step, start_row, y + n, out_row);
+        for (; COUNT % N && n < count; ++n)
+            product_block<M, 1, INNER>(x + k, row, w + n * column + k, column, depth, start + n * start_step, start_row, y + n, out_row);
     }
 }
 
 // `rows` of x times `count` rows of w
+template <int INNER = 1, int COUNT = 1>
 static inline void multiply_rows(
     const float *x, int64_t row, const float *w, int64_t column, const float *bias, float *y, int64_t out_row, int64_t rows, int64_t inner,
     int64_t count
@@ -83,11 +87,11 @@ static inline void multiply_rows(
     for (int64_t m = 0, some; m < rows; m += some, x += some * row, y += some * out_row) {
         const int64_t left = rows - m;
         some = left >= 8 ? 8 : left >= 6 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-        if (some == 8) product_rows<8>(x, row, w, column, bias, y, out_row, inner, count);
-        else if (some == 6) product_rows<6>(x, row, w, column, bias, y, out_row, inner, count);
-        else if (some == 4) product_rows<4>(x, row, w, column, bias, y, out_row, inner, count);
-        else if (some == 2) product_rows<2>(x, row, w, column, bias, y, out_row, inner, count);
-        else product_rows<1>(x, row, w, column, bias, y, out_row, inner, count);
+        if (some == 8) product_rows<8, INNER, COUNT>(x, row, w, column, bias, y, out_row, inner, count);
+        else if (some == 6) product_rows<6, INNER, COUNT>(x, row, w, column, bias, y, out_row, inner, count);
+        else if (some == 4) product_rows<4, INNER, COUNT>(x, row, w, column, bias, y, out_row, inner, count);
+        else if (some == 2) product_rows<2, INNER, COUNT>(x, row, w, column, bias, y, out_row, inner, count);
+        else product_rows<1, INNER, COUNT>(x, row, w, column, bias, y, out_row, inner, count);
     }
 }
 

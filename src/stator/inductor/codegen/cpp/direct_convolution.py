@@ -357,7 +357,9 @@ class _Convolution:
         yield "const int64_t row = begin, count = end - begin;"
         yield f"alignas(64) float tile[{_FEW_ROWS} * width];"
         yield "const float *const w = weight + start * apart;"
-        yield "multiply_rows(from + row * pixel, pixel, w, apart, nullptr, tile, width, count, channels, width);"
+        factors = f"<{1 if self.convolution.in_channels % float_lanes() else 'LANES'}, width>"
+        rows = "from + row * pixel, pixel, w, apart, nullptr, tile, width, count, channels, width"
+        yield f"multiply_rows{factors}({rows});"
         yield from following
 
     def _few_rows_by_rows(self, following: list[str]) -> Iterator[str]:
