@@ -439,6 +439,22 @@ def test_loops_that_follow_run_once(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert kernel.read_text().count("store(out0") == 2
 
 
+@pytest.mark.parametrize(("make", "width"), [(lambda: nn.Linear(701, 333), 701), (Rows, 40)])
+def test_rows_chosen_by_a_mask(make: Callable[[], nn.Module], width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No row is a number of rows, too."""
+    lowered, model = of_matrices(monkeypatch), nn.Sequential(make(), nn.ReLU()).eval()
+
+    def function(x: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+        return model(x[keep])
+
+    compiled = stator.compile(function, fullgraph=True, options={"verify": True})
+    with torch.no_grad():
+        for rows in (70, 8, 1, 0):
+            given = torch.randn(90, width), torch.arange(90) < rows
+            assert_same(compiled(*given), function(*given), FUSED)
+    assert any(isinstance(target, DirectConvolution) for target in lowered)
+
+
 def test_rows_that_change() -> None:
     """A number that is a symbol is left to libraries."""
     model = nn.Sequential(nn.Linear(40, 64), nn.ReLU()).eval()

@@ -187,6 +187,7 @@ class _Convolution:
         yield f"constexpr int64_t width = {self.convolution.tile.columns}, part = {len(self.vectors)} * LANES;"
         yield 'static_assert(width % part == 0, "a tile is whole vectors");'
         yield "const int64_t items = groups * blocks, team = omp_get_num_threads(), own = omp_get_thread_num();"
+        yield "if (rows < 1) return;"
         yield "const bool far_results = 4 * rows * groups * out_channels > far;"
         if self.convolution.matrix is not None:
             yield "alignas(64) float packed[panel * width];"
