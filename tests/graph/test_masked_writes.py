@@ -31,9 +31,9 @@ def selected_and_written(x, mask, values):
 
 
 def differentiated(function, tensors):
-    given = [one.detach().clone().requires_grad_(one.requires_grad) for one in tensors]
+    given = [None if one is None else one.detach().clone().requires_grad_(one.requires_grad) for one in tensors]
     result = function(*given)
-    leaves = [one for one in given if one.requires_grad]
+    leaves = [one for one in given if one is not None and one.requires_grad]
     return [result, *torch.autograd.grad(result.sum(), leaves, allow_unused=True)]
 
 
@@ -74,6 +74,39 @@ def test_other_numbers_of_values_than_of_trues(program, length: int) -> None:
             compiled(x, mask, values)
     else:
         torch.testing.assert_close(compiled(x, mask, values), expected)
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_one_element_written_to_itself(requires_grad: bool) -> None:
+    """A value for one True has a first size of 1, and no graph asks for it."""
+
+    def columns(x, mask, values):
+        y = x.t() * 1
+        y[1:3, mask] = y[1:3, mask].cos()
+        z, chosen = x * 2, mask[:, None] & (x > -9)
+        z[chosen] = z[chosen] * 3
+        return y.flatten().sin().sum() + z.sin()
+
+    for function in (selected_and_written, columns):
+        counts, compiled = Counts(), stator.compile(function)
+        for true in (3, 1, 0, 5):
+            tensors = torch.randn(5, 4, requires_grad=requires_grad), torch.arange(5) < true, None
+            found, expected = (
+                differentiated(one, tensors) if requires_grad else [one(*tensors)] for one in (compiled, function)
+            )
+            torch.testing.assert_close(found, expected)
+        assert counts.breaks == counts["dynamo.failed_graphs"] == 0
+
+
+def test_no_row_repeated() -> None:
+    def repeat(x, counts):
+        return x.repeat_interleave(counts, 0) * 2
+
+    counts, compiled = Counts(), stator.compile(repeat, fullgraph=True)
+    for rows in (3, 0, 4):
+        given = torch.randn(rows, 2), torch.arange(rows)
+        torch.testing.assert_close(compiled(*given), repeat(*given))
+    assert counts["dynamo.failed_graphs"] == 0
 
 
 def test_an_input_is_as_it_was_when_the_values_do_not_fit() -> None:

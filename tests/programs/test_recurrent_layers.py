@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.differential import Counts
 from tests.onednn import needs_lstm_in_bfloat16
 from torch.utils._pytree import tree_leaves
 
@@ -64,6 +65,21 @@ def test_results_and_gradients(kind: str, given: dict[str, Any], steps: int, dty
     with torch.no_grad():
         module.eval()
         assert_close(tree_leaves(compiled(x)), tree_leaves(module(x)), TOLERANCES[dtype])
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("kind, given", CASES)
+def test_batches_of_any_size(kind: str, given: dict[str, Any], steps: int) -> None:
+    module, counts = layers(kind, **given).double().eval(), Counts()
+    compiled = stator.compile(module, fullgraph=True)
+    for batch in (3, 5, 1, 8):
+        shape = (batch, steps, 4) if "batch_first" in given else (steps, batch, 4)
+        x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+        assert_close(step(compiled, module, x), step(module, module, x), 1e-12)
+        with torch.no_grad():
+            assert_close(tree_leaves(compiled(x)), tree_leaves(module(x)), 1e-12)
+    assert counts.compilations == 4
 
 
 @pytest.mark.parametrize("kind", KINDS)

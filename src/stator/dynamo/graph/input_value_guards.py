@@ -112,6 +112,9 @@ class CaptureFakeMode(FakeMode):
         unknown.answered += 1
         return unknown.size(math.inf)
 
+    def counted(self, mask: FakeTensor) -> Any:
+        return self.context.recorder.numbers.unknown.counted(mask)
+
     def listed(self, fake: FakeTensor) -> Any:
         numbers = self.context.recorder.numbers.unknown.whole_numbers(fake) if self.may_keep_unknown_numbers() else None
         if numbers is None:

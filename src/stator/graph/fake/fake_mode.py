@@ -442,6 +442,10 @@ class FakeMode(TorchDispatchMode):
         `of_unknown_size`."""
         raise DataDependent("data-dependent", "an operator's fake implementation makes a size that depends on data")
 
+    def counted(self, mask: FakeTensor) -> Any:
+        """Return the symbolic number of a mask's Trues, if an operator has told it; else None."""
+        return None
+
     def listed(self, fake: FakeTensor) -> Any:
         """Return the numbers in a tensor of unknown contents as nested lists. Overridden like `of_unknown_size`."""
         raise DataDependent("tensor-data", "Tensor.tolist() needs the data of a tensor that is being traced")

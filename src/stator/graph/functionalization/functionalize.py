@@ -362,6 +362,9 @@ class FunctionalTracer(FakeMode):
     def unknown_size(self) -> Any:
         return super().unknown_size() if self.unknown is None else self.unknown.unknown.size(None)
 
+    def counted(self, mask: FakeTensor) -> Any:
+        return None if self.unknown is None else self.unknown.unknown.counted(mask)
+
     def listed(self, fake: FakeTensor) -> Any:
         found = NotImplemented if self.unknown is None else self.unknown.listed(fake)
         return super().listed(fake) if found is NotImplemented else found

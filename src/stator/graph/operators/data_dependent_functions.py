@@ -3,6 +3,7 @@ reaches. Captured graphs hold the original functions."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from stator.base.registry import Registry
 from stator.graph.fake.fake_mode import FakeMode, FakeTensor, specials
 from stator.prims.decompositions import quantiles
+from stator.prims.layout import always_equal, is_unknown
 from stator.prims.operators.checks import check
 from stator.prims.record import record
 
@@ -159,24 +161,41 @@ def _setitem(tensor: Any, key: Any, value: Any) -> None:
         tensor[key] = value
     elif _is_view(key):
         part = tensor[key]
-        if value.dim() <= part.dim() and not all(type(size) is int for size in (*part.shape, *value.shape)):
+        if value.dim() <= part.dim() and not (_has_known_sizes(part) and _has_known_sizes(value)):
             part.copy_(value)
         else:
             tensor[key] = value
     else:
         parts = key if type(key) is tuple else (key,)
-        vectors = sum(map(_is_vector_of_indices, parts))
-        plain = vectors == 1 and all(type(part) is slice or _is_vector_of_indices(part) for part in parts)
-        if plain and 0 < value.dim() <= tensor.dim() and type(value.shape[0]) is torch.SymInt:
-            sliced = tensor[tuple(part if type(part) is slice else slice(None) for part in parts)]
+        spans = [1 if type(part) is slice else _indexed_dimensions(part) for part in parts]
+        plain = 0 not in spans and sum(type(part) is not slice for part in parts) == 1
+        plain = plain and 0 < value.dim() <= tensor.dim() - max(spans) + 1 and not _has_known_sizes(value)
+        if plain and all(_is_counted(size, part) for part in parts if type(part) is not slice for size in value.shape):
+            whole = [[part] if type(part) is slice else [slice(None)] * n for part, n in zip(parts, spans, strict=True)]
             indices = [None if type(part) is slice else part for part in parts]
-            torch.ops.aten.index_put_.default(sliced, indices, value)
+            torch.ops.aten.index_put_.default(tensor[tuple(itertools.chain(*whole))], indices, value)
         else:
             tensor[key] = value
 
 
-def _is_vector_of_indices(part: Any) -> bool:
-    return isinstance(part, FakeTensor) and part.dim() == 1 and part.dtype is torch.int64
+def _has_known_sizes(tensor: torch.Tensor) -> bool:
+    return all(type(size) is int for size in tensor.shape)
+
+
+def _is_counted(size: Any, index: FakeTensor) -> bool:
+    """Whether a size is no unknown one, or is the number of a mask's Trues: else gradients would need to know which
+    of the two broadcasts."""
+    if not is_unknown(size) or index.dtype is not torch.bool:
+        return True
+    found = index.fake_mode.counted(index)
+    return found is not None and always_equal(size, found)
+
+
+def _indexed_dimensions(part: Any) -> int:
+    """How many dimensions a vector of indices, or a mask, chooses from; 0 for another part of an index."""
+    if not isinstance(part, FakeTensor):
+        return 0
+    return part.dim() if part.dtype is torch.bool else int(part.dim() == 1 and part.dtype is torch.int64)
 
 
 def _is_view(key: Any) -> bool:

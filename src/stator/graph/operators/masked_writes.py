@@ -56,7 +56,7 @@ def _is_by_mask(base: FakeTensor, indices: Any, values: FakeTensor) -> bool:
 
 def _has_as_many(mode: FunctionalTracer, mask: FakeTensor, length: Any) -> bool:
     """Whether the mask has so many Trues, or the graph checks it."""
-    known = None if mode.unknown is None else mode.unknown.unknown.counted(mask)
+    known = mode.counted(mask)
     if known is not None and always_equal(known, length):
         return True
     if is_unknown(length) or length == 1:  # one value would be for all

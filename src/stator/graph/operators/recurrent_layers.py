@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
@@ -27,6 +28,7 @@ from stator.prims.record import TensorMeta
 from stator.shapes.environment import assume_several
 
 from .data_dependent_functions import stand_ins
+from .symbolic_composites import gru_cell
 
 aten = torch.ops.aten
 _GATES = {"lstm": 4, "gru": 3}
@@ -165,13 +167,38 @@ def _layer(
     # ATen asks for the number of elements before it calls oneDNN, which fails for symbols
     asks = kind == "lstm" and input.dtype in (torch.float32, torch.bfloat16) and onednn_enabled()
     unrolls = getattr(_get_current_dispatch_mode(), "eager_layers", None) is None
-    if unrolls and not asks and input.shape[0] <= _FEW_STEPS:
+    steps, *others = input.shape
+    any_batch = torch.SymInt in map(type, others)
+    few = type(steps) is int and steps <= _FEW_STEPS and not (any_batch and (exact or kind == "lstm"))
+    if unrolls and not asks and few:
+        if any_batch:
+            return _unrolled(kind, input, states[0], weights, 2 if bidirectional else 1)
         first: Any = states if kind == "lstm" else states[0]
         return _composite(kind)(input, first, list(weights), biases, 1, 0.0, False, bidirectional, False)
     tensors = [input, *states, *weights]
     if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
         return _RecurrentLayer.apply(options, len(states), *tensors)[: len(states) + 1]
     return recurrent_layer(kind, input, states, weights, biases, bidirectional, False, exact, autocast)
+
+
+def _unrolled(
+    kind: str, input: torch.Tensor, states: torch.Tensor, weights: Sequence[torch.Tensor], directions: int
+) -> Sequence[torch.Tensor]:
+    """The steps of a layer as operators, for any size of a batch. ATen's own decomposition needs a constant."""
+    found, last = [], []
+    for at in range(directions):
+        own, state = weights[at * len(weights) // directions :][: len(weights) // directions], states[at]
+        steps = []
+        for step in input.unbind(0)[:: -1 if at else 1]:
+            if kind == "gru":
+                state = gru_cell(step, state, *own)
+            else:
+                sums = F.linear(step, own[0], *own[2:3]) + F.linear(state, own[1], *own[3:4])
+                state = sums.relu() if kind == "rnn_relu" else sums.tanh()
+            steps.append(state)
+        found.append(torch.stack(steps[:: -1 if at else 1]))
+        last.append(state)
+    return torch.cat(found, -1), torch.stack(last)
 
 
 def _composite(kind: str) -> Callable[..., Any]:

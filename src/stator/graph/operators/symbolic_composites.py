@@ -138,7 +138,7 @@ def _spaced(original: Callable[..., Any], rule: Callable[..., Any]) -> Callable[
 
 
 @stand_ins.register(torch.gru_cell)
-def _gru_cell(
+def gru_cell(
     input: torch.Tensor, hx: torch.Tensor, w_ih: torch.Tensor, w_hh: torch.Tensor, b_ih: Any = None, b_hh: Any = None
 ) -> torch.Tensor:
     """h' = n + z * (h - n) with the gates r, z, n of Cho et al., 2014, in place where torch's function works in place.

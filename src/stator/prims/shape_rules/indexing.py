@@ -153,7 +153,7 @@ def index_select(self: Any, dim: int, index: Any) -> TensorMeta:
     if not shape:
         refuse_if(not holds(numel(index.shape) == 1))
         return fresh((), self)
-    refuse_if(has_zero(shape[dim : dim + 1]) and not has_zero(index.shape))
+    refuse_if(has_zero(shape[dim : dim + 1]) and not holds(numel(index.shape) == 0))
     return fresh((*shape[:dim], index.shape[0] if len(index.shape) else 1, *shape[dim + 1 :]), self)
 
 
