@@ -21,9 +21,8 @@ from .environment import Environment, asking
 from .expr import Expr, as_expr
 from .floats import ROUNDINGS, FloatExpr, Function, quotient
 from .layouts import channels_last_order, densely_ordered, in_stride_order, row_major_order, suggests_channels_last
-from .simplify import simplify
 
-_SIMPLIFIED = frozenset((operator.mod, operator.floordiv, min, max, *ROUNDINGS))  # under the symbols' ranges
+_SIMPLIFIED = frozenset((operator.mod, operator.floordiv, min, max, *ROUNDINGS))  # under ranges and facts
 
 
 _OF_INTS = {one: OF_INTS[one] for one in (operator.add, operator.sub, operator.mul, operator.neg)}
@@ -180,7 +179,7 @@ class SymbolicNode:
         if kind is bool:
             return self._condition(value)
         if kind is int and function in _SIMPLIFIED:
-            value = simplify(self.environment.without_floats(value), self.environment.ranges)
+            value = self.environment.simplify(self.environment.without_floats(value))
         return SymbolicNode(self.environment, value, kind)
 
     # -- arithmetic -----------------------------------------------------------------------------------------------

@@ -646,6 +646,37 @@ def test_samples_of_one_row_need_no_version(read):
     assert len(compilations(function, calls).made) == 2
 
 
+@pytest.mark.parametrize("needs_weights", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_masks_of_padding_need_no_version_for_one_row_or_one_key(causal, needs_weights):
+    layer = torch.nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def attend(x, padding):
+        mask = torch.full((x.shape[1], x.shape[1]), -1e9).triu(1) if causal else None
+        padding = torch.where(padding, -1e9, 0.0)
+        return layer(x, x, x, padding, needs_weights, mask)[0] * 2
+
+    calls = []
+    for rows, length in ((2, 5), (3, 7), (1, 1), (4, 1), (1, 9)):
+        padding = torch.arange(length) >= torch.randint(1, length + 1, (rows, 1))
+        calls.append((torch.randn(rows, length, 8, requires_grad=True), padding))
+    assert len(compilations(attend, calls).made) == 2
+
+
+def test_a_sum_laid_out_as_a_view_of_one_row_has_a_version():
+    def add(x, asks):
+        rows = x.view(x.shape[0], 1, 1, 4).expand(-1, 2, -1, -1).reshape(x.shape[0] * 2, 1, 4)
+        total = (rows + rows.new_ones(2, 1).expand(2, 4)).view(x.shape[0], 2, 2, 4)
+        return total.stride() if asks else total
+
+    for asks in (False, True):
+        compiled = stator.compile(add)
+        for rows in (3, 5, 1, 2):
+            x = torch.randn(rows, 4)
+            found, expected = compiled(x, asks), add(x, asks)
+            assert found == expected if asks else found.stride() == expected.stride()
+
+
 def test_one_row_written_at_indices_is_not_apart():
     def write(x, values):
         x = x.clone()

@@ -4,7 +4,7 @@ difference would show: a write to shared memory, two tensors that leave the grap
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import torch
@@ -22,7 +22,8 @@ from stator.graph.ir.size_bindings import symbols_of
 _PRODUCTS = frozenset(("matmul", "bmm", "baddbmm", "mm", "mv", "addmm", "linear", "einsum"))
 _READERS = _PRODUCTS | {"grid_sample", "gather", "index_select"}
 _OF_LAYOUTS = frozenset(("stride", "is_contiguous", "storage_offset", "data_ptr"))
-_VIEWS = frozenset(("transpose", "permute", "unsqueeze", "expand", "mT", "T", "swapaxes", "getitem"))
+_VIEWS = frozenset(("transpose", "permute", "unsqueeze", "expand", "view", "mT", "T", "swapaxes", "getitem"))
+_SUMS = frozenset(("add", "sub", "mul"))  # whose results are laid out as operands are
 
 
 class PossibleView:
@@ -34,12 +35,12 @@ class PossibleView:
     ) -> None:
         self.source, self.made, self.is_view, self.alike, self.place = source, made, is_view, alike, place
         self._versions = self._written()
-        self.was_asked = False
+        self.asked: set[int] = set()  # memory whose layout the program asked for
 
     def note_question(self, target: Any, tensors: Sequence[torch.Tensor]) -> None:
-        """Note a function that tells the program the layout of one of these tensors, if it lies in the copy."""
-        memory = [one.fake_storage for one in tensors if isinstance(one, FakeTensor)]
-        self.was_asked |= operation_name(target) in _OF_LAYOUTS and self.made.fake_storage in memory
+        """Note a function that tells the program the layout of one of these tensors."""
+        if operation_name(target) in _OF_LAYOUTS:
+            self.asked |= {id(one.fake_storage) for one in tensors if isinstance(one, FakeTensor)}
 
     def _written(self) -> tuple[int, int]:
         return self.source.fake_storage.version, self.made.fake_storage.version
@@ -65,7 +66,8 @@ def settle_views(recorder: Any, leaving: Sequence[TensorValue]) -> None:
     environment = recorder.numbers.environment
     for view in views:
         memory, value = id(view.made.fake_storage), recorder.by_fake.get(id(view.made))
-        read = view.was_asked or memory in held or (value is not None and _shows_layout(value.node))
+        shown = held | view.asked
+        read = memory in shown or (value is not None and _shows_layout(value.node, shown))
         shows = not view.alike and read
         if first[memory] not in written and holders[first[memory]] < 2 and not shows:
             continue
@@ -75,12 +77,20 @@ def settle_views(recorder: Any, leaving: Sequence[TensorValue]) -> None:
                 recorder.numbers.need_constants("a view of one row", fixed)
 
 
-def _shows_layout(node: fx.Node) -> bool:
-    """Whether any but such a function reads a tensor or its views: other results may be laid out as it is, if they have
-    two dimensions."""
-    names = [(user, operation_name(user.target)) for user in node.users if not _is_new_line(user, node)]
-    names = [(user, str(user.args[1]) if name == "getattr" else name) for user, name in names]
-    return any(name not in _READERS and (name not in _VIEWS or _shows_layout(user)) for user, name in names)
+def _shows_layout(node: fx.Node, shown: Set[int]) -> bool:
+    """Whether any but such a function reads a tensor, its views, or sums of it whose memory is not `shown`: other
+    results may be laid out as it is, if they have two dimensions."""
+    for user in node.users:
+        name = operation_name(user.target)
+        name = str(user.args[1]) if name == "getattr" else name
+        operands = *user.args[:3], *[user.kwargs.get(given) for given in ("query", "key", "value")]
+        is_mask = name == "scaled_dot_product_attention" and node not in operands
+        if name in _READERS or is_mask or _is_new_line(user, node):
+            continue
+        apart = name in _SUMS and not {id(one) for one in storages_of(user.meta["example_value"])} & shown
+        if not (name in _VIEWS or apart) or _shows_layout(user, shown):
+            return True
+    return False
 
 
 def _is_new_line(user: fx.Node, node: fx.Node) -> bool:
