@@ -2,14 +2,15 @@
 registers while a kernel runs over all taps and channels of the images; the loops that follow read the tile.
 
 A position outside of the image reads zeros, or is left out. Where positions end within a tile, it computes the last
-one several times. The text depends on the tile alone, not on the sizes; for a matrix as it lies in memory, also on
-whether rows are few, many, or a symbol.
+one several times. The text depends on the tile, and on whether 4, 3 or 2 divides the channels, not on the sizes; for a
+matrix as it lies in memory, also on whether rows are few, many, or a symbol.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import gcd
 
 from stator.inductor.buffers import Buffer
 from stator.inductor.codegen.kernel import Kernel, KernelValue, merge
@@ -33,6 +34,7 @@ _CACHED_WEIGHT = 1 << 19
 _NEAR = 1 << 20
 _REGISTERS = 16  # of AVX2
 _ALL_REGISTERS = ", ".join(f'"xmm{at}"' for at in range(_REGISTERS))
+_UNROLLED = (4, 3, 2, 1)  # channels between two comparisons of their number: the first that divides it
 _LINE = 16  # float32 that come into a cache at once
 # Channels that tiles of one tap multiply before those of the next rows, where the images of a tile leave the nearest
 # cache: 197 x 3072 x 768 take 0.94 of the time, 49 x 2048 x 512 0.87 to 0.92. Panels of fewer take longer
@@ -186,6 +188,8 @@ class _Convolution:
         """Each thread has as many tiles as the others."""
         yield f"constexpr int64_t width = {self.convolution.tile.columns}, part = {len(self.vectors)} * LANES;"
         yield 'static_assert(width % part == 0, "a tile is whole vectors");'
+        if self.fills_registers:
+            yield 'static_assert(LANES == 8, "registers have names");'
         yield "const int64_t items = groups * blocks, team = omp_get_num_threads(), own = omp_get_thread_num();"
         yield "if (rows < 1) return;"
         yield "const bool far_results = 4 * rows * groups * out_channels > far;"
@@ -417,8 +421,13 @@ class _Convolution:
     def _zeros(self) -> Iterator[str]:
         if self.fills_registers:  # constants of the loops that follow would take registers of sums
             yield f'asm volatile("" : : : {_ALL_REGISTERS});'
-        for p in self.positions:
-            yield f"vf32 {', '.join(f'a{p}_{v} = {{}}' for v in self.vectors)};"
+        for at, name in enumerate(f"a{p}_{v}" for p in self.positions for v in self.vectors):
+            yield f"{self._vector(name, at)} = {{}};"
+
+    def _vector(self, name: str, register: int) -> str:
+        """The declaration of a vector, in one register of AVX2 throughout: left to choose, gcc moves sums about and
+        spills some where a loop multiplies several channels."""
+        return f'register vf32 {name} asm("ymm{register}")' if self.fills_registers else f"vf32 {name}"
 
     def _stores(self) -> Iterator[str]:
         for p in self.positions:
@@ -446,12 +455,15 @@ class _Convolution:
         yield from self._zeros()
         yield "const float *w = block_weight + at;"
         yield "for (int64_t down = 0; down < taps_down; ++down) {"
+        for p in self.positions:
+            inside = f"(uint64_t)(top{p} + down * dilation_down) < (uint64_t)height"
+            yield f"    const uint64_t across{p} = {inside} ? across : 0;"
         yield "    for (int64_t along = 0; along < taps_across; ++along) {"
         yield "        const int64_t dy = down * dilation_down, dx = along * dilation_across;"
         yield "        const int64_t step = (dy * across + dx) * pixel;"
         if self.few_channels:
             last = self.positions[-1]
-            inside = f"(uint64_t)(top0 + dy) < (uint64_t)height && left0 + dx >= 0 && left{last} + dx < across"
+            inside = f"across0 && left0 + dx >= 0 && left{last} + dx < across"
             yield f"        if (in_line && {inside}) {{"
             yield "            const float *const p0 = first0 + step;"
             yield from (f"            const float *const p{p} = p{p - 1} + hop;" for p in self.positions[1:])
@@ -459,7 +471,7 @@ class _Convolution:
             yield "            continue;"
             yield "        }"
         for p in self.positions:
-            inside = f"((uint64_t)(top{p} + dy) < (uint64_t)height) & ((uint64_t)(left{p} + dx) < (uint64_t)across)"
+            inside = f"(uint64_t)(left{p} + dx) < across{p}"
             yield f"        const float *const p{p} = {inside} ? first{p} + step : zeros;"
         yield from ("        " + text for text in self._products())
         yield "    }"
@@ -503,16 +515,26 @@ class _Convolution:
             yield f"    int64_t channel = {first}; const int64_t until = {end};"
         for p in self.positions:  # new names, so that gcc keeps these in registers rather than what is outside
             yield f'    const float *q{p} = p{p}; asm("" : "+r"(q{p}));'
-        yield "    for (; channel < until; ++channel) {"
-        yield from self._products_of_channel("q")
+        steps = _UNROLLED if self.fills_registers else (1,)
+        whole = gcd(self.convolution.in_channels, self.run) if runs else self.convolution.in_channels
+        unrolled = next(step for step in steps if whole % step == 0)
+        yield f"    for (; channel < until; channel += {unrolled}) {{"
+        for more in range(unrolled):
+            yield "    {"
+            yield from self._products_of_channel("q", more)
+            yield "    }"
         yield "    }"
         yield "}"
 
-    def _products_of_channel(self, images: str) -> Iterator[str]:
-        yield from (f"    vf32 w{v} = load(w + {v} * LANES);" for v in self.vectors)
-        if self.fills_registers:  # gcc would load each weight where it multiplies
-            yield from (f'    asm("" : "+v"(w{v}));' for v in self.vectors)
+    def _products_of_channel(self, images: str, more: int = 0) -> Iterator[str]:
+        sums, weights = len(self.positions) * len(self.vectors), len(self.vectors)
+        for v in self.vectors:
+            yield f"    {self._vector(f'w{v}', sums + v)} = load(w + {v} * LANES);"
         for p in self.positions:
-            yield f"    const vf32 b{p} = splat({images}{p}[channel]);"
-            yield from (f"    a{p}_{v} = op_fma(b{p}, w{v}, a{p}_{v});" for v in self.vectors)
+            yield f"    {self._vector(f'b{p}', sums + weights)} = splat({images}{p}[channel + {more}]);"
+            for v in self.vectors:
+                if self.fills_registers:  # the instruction that leaves both factors
+                    yield f'    asm("vfmadd231ps %1, %2, %0" : "+x"(a{p}_{v}) : "x"(w{v}), "x"(b{p}));'
+                else:
+                    yield f"    a{p}_{v} = op_fma(b{p}, w{v}, a{p}_{v});"
         yield "    w += width;"
