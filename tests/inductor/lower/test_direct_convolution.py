@@ -44,6 +44,10 @@ KINDS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "3 x 3": (dict(in_channels=24, out_channels=64, kernel_size=3, padding=1), (2, 24, 13, 11)),
     "runs of channels": (dict(in_channels=70, out_channels=40, kernel_size=3, padding=1), (1, 70, 9, 10)),
     "channels between vectors": (dict(in_channels=7, out_channels=83, kernel_size=3), (1, 7, 9, 10)),
+    "far images in groups": (
+        dict(in_channels=48, out_channels=48, kernel_size=3, padding=1, stride=2, groups=2),
+        (1, 48, 80, 50),
+    ),
     "three channels at a time": (dict(in_channels=21, out_channels=40, kernel_size=3, padding=1), (1, 21, 9, 10)),
     "two channels at a time": (dict(in_channels=22, out_channels=24, kernel_size=1), (1, 22, 9, 10)),
     "one tap": (dict(in_channels=40, out_channels=24, kernel_size=1), (3, 40, 5, 7)),

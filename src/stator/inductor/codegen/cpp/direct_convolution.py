@@ -124,7 +124,10 @@ def _near_memory(c: DirectConvolution) -> dict[str, ExprLike]:
     else:
         chunk = c.rows if images <= _UNCUT_IMAGES else _CACHED_BESIDE_BLOCK * c.rows // images
     many = not near_weight and 4 * height * c.pixel >= nearest_cache()
-    far_images = images > second_level_cache() // 4 if c.depthwise else near_weight and images > _NEAR
+    if c.depthwise or (c.groups > 1 and c.taps > 1):  # the groups of a position lie apart
+        far_images = images > second_level_cache() // 4
+    else:
+        far_images = near_weight and images > _NEAR
     return {"chunk": chunk, "panel": _PANEL if many else c.in_channels, "far_images": int(far_images)}
 
 
@@ -296,8 +299,10 @@ class _Convolution:
         yield "    const float *from = images + group * channels;"
         yield "    const float *const block_weight = weight + (group * blocks + block) * depth * width;"
         yield f"    const int64_t run = channels < {self.run} ? channels : {self.run};"
-        yield f"    const int64_t of_tile = {4 * rows} * stride_across * pixel * run / depth;"
-        yield "    const int64_t share = far_images ? of_tile : width * 4 * run / tiles;"
+        if self.of_positions:
+            yield f"    const int64_t share = far_images ? {4 * rows} * pixel * run / depth : width * 4 * run / tiles;"
+        else:
+            yield "    const int64_t share = width * 4 * run / tiles;"
         yield "    const char *ahead = (const char *)(weight + (item + 1) % items * depth * width);"
         if not self.of_positions:
             yield "    int64_t x = begin % out_across, y = begin / out_across % out_height;"
@@ -317,7 +322,7 @@ class _Convolution:
             yield f"        const int64_t count = end - row < {rows} ? end - row : {rows};"
             yield f"        alignas(64) float tile[{rows} * width];"
             yield from ("        " + text for text in self._positions())
-            yield from self._ahead("(image * height + y * stride_down) * across + x * stride_across", prefetches)
+            yield from self._ahead(prefetches)
             yield "        for (int64_t at = 0; at < width; at += part) {"
             yield from ("            " + text for text in self._sums())
             yield "        }"
@@ -348,7 +353,7 @@ class _Convolution:
         for p in self.positions[1:]:
             yield f"            const float *const p{p} = p{p - 1} + ({p} < count ? pixel : 0);"
         results_follow = "far_results && channel_end == channels"
-        yield from ("    " + text for text in self._ahead(f"row + {rows}", prefetches, results_follow))
+        yield from ("    " + text for text in self._ahead(prefetches, results_follow))
         yield "            for (int64_t at = 0; at < width; at += part) {"
         yield from ("                " + text for text in self._panel_sums())
         yield "            }"
@@ -410,10 +415,24 @@ class _Convolution:
             yield "}"
         yield "int64_t asked = 0, within_line = 0;"
 
-    def _ahead(self, position: str, prefetches: list[str], results_follow: str = "far_results") -> Iterator[str]:
-        """Ask for far memory. position: of the next tile's images."""
-        if self.convolution.matrix is None:
-            yield f"        if (far_images) ahead = (const char *)(from + ({position}) * pixel);"
+    def _ahead(self, prefetches: list[str], results_follow: str = "far_results") -> Iterator[str]:
+        """Ask for far memory: the images of the next tile, the results of this place in the next chunk."""
+        rows = self.convolution.tile.rows
+        if not self.of_positions:  # what has been read by no line of positions above, and by no tile before
+            yield "        if (far_images && block == 0) {"
+            yield "            const int64_t dy = (taps_down - 1) * dilation_down - padding_above;"
+            yield "            const int64_t dx = (taps_across - 1) * dilation_across - padding_before;"
+            yield "            const int64_t bottom = image * height + y * stride_down + dy;"
+            yield "            const float *line = from + (bottom * across + x * stride_across + dx) * pixel;"
+            yield "            const int64_t lines = taps_down < stride_down ? taps_down : stride_down;"
+            yield "            const int64_t hop = taps_across < stride_across ? stride_across : 1;"
+            yield "            for (int64_t y = 0; y < lines; ++y, line -= across * pixel)"
+            yield f"                for (int64_t x = 0; x < {rows} * stride_across; x += hop)"
+            yield f"                    for (int64_t at = 0; at < channels; at += {_LINE})"
+            yield "                        __builtin_prefetch(line + x * pixel + at);"
+            yield "        }"
+        elif self.convolution.matrix is None:
+            yield f"        if (far_images) ahead = (const char *)(from + (row + {rows}) * pixel);"
         yield f"        if ({results_follow}) {{"
         yield from ("            " + text for text in prefetches)
         yield "        }"
