@@ -31,12 +31,12 @@ _PACKED_LANES, _WORK = 8, 1 << 14
 
 Tiles = tuple[tuple[int, int, float], ...]
 
-# Tiles by the number of lanes: positions, vectors of channels, and their relative speed (measured on AVX-512). Tiles
+# Tiles by the number of lanes: positions, vectors of channels, and their relative speed, as measured. Tiles
 # with few vectors have more loads, and depthwise kernels more addresses. In dense ones of 7 x 4, one sum of 28 has no
 # register.
 _TILES = {
     16: ((6, 4, 1.0), (7, 4, 0.97), (7, 3, 1.0), (8, 3, 1.0), (9, 3, 1.0), (10, 2, 0.95), (14, 2, 0.96), (8, 1, 0.75)),
-    8: ((6, 2, 1.0), (5, 2, 0.99), (4, 3, 0.92), (7, 2, 0.91), (8, 1, 0.68)),
+    8: ((6, 2, 1.0), (5, 2, 0.99), (4, 3, 1.0), (7, 2, 0.83), (8, 1, 0.74)),
 }
 _DEPTHWISE_TILES = {
     16: ((6, 4, 1.0), (7, 3, 0.97), (7, 2, 0.88), (8, 1, 0.65)),
