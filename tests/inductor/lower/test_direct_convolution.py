@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +24,7 @@ from stator.inductor.convolutions import ConvolutionTile, DirectConvolution
 from stator.inductor.lower import direct_convolution
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.runtime import packed_products
-from stator.runtime.toolchain import float_lanes
+from stator.runtime.toolchain import cpu_features, float_lanes
 
 LANES = float_lanes()
 pytestmark = pytest.mark.skipif(
@@ -144,6 +147,29 @@ def test_tiles(tile: tuple[int, int, float], groups: int, last: int, monkeypatch
         monkeypatch.setattr(direct_convolution, name, {LANES: (tile,)})
     model = nn.Sequential(nn.Conv2d(72, 72, 3, padding=1, groups=groups), nn.Hardswish())
     check(model, torch.randn(1, 72, 10 + last, 9))
+
+
+_WITHOUT_EXTENSIONS = """
+import torch
+from torch import nn
+import stator
+from stator.runtime import toolchain
+
+toolchain.NATIVE_FLAGS = (("-march=x86-64",),)
+for groups, kernel in (1, 1), (2, 3), (48, 5):
+    model = nn.Sequential(nn.Conv2d(48, 48, kernel, padding=kernel // 2, groups=groups), nn.Hardswish()).eval()
+    x = torch.randn(1, 48, 20, 20)
+    with torch.no_grad():
+        torch.testing.assert_close(stator.freeze(model)(x), model(x), rtol=1e-4, atol=1e-4)
+"""
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.skipif("avx2" not in cpu_features(), reason="names registers of AVX2")
+def test_named_registers_where_the_compiler_uses_fewer_instructions(tmp_path: Path) -> None:
+    environment = {**os.environ, "STATOR_CACHE_DIR": str(tmp_path)}
+    run = [sys.executable, "-W", "error::RuntimeWarning", "-c", _WITHOUT_EXTENSIONS]
+    subprocess.run(run, env=environment, check=True, timeout=300)
 
 
 FITTING: dict[str, tuple[int, int, int, tuple[int, int]]] = {

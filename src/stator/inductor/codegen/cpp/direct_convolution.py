@@ -186,13 +186,12 @@ class _Convolution:
         needed = (tile.rows + 1) * len(self.vectors) + (0 if convolution.depthwise else 1)
         self.run = _RUN if float_lanes() == 8 else 1  # with AVX-512, runs of 32 took 1.1 of ResNet-50's time on a Xeon
         self.fills_registers = float_lanes() == 8 and needed <= _REGISTERS  # others have twice as many
+        self.names_registers = self.fills_registers and not convolution.depthwise
 
     def tiles(self, prefetches: list[str], following: list[str]) -> Iterator[str]:
         """Each thread has as many tiles as the others."""
         yield f"constexpr int64_t width = {self.convolution.tile.columns}, part = {len(self.vectors)} * LANES;"
         yield 'static_assert(width % part == 0, "a tile is whole vectors");'
-        if self.fills_registers:
-            yield 'static_assert(LANES == 8, "registers have names");'
         yield "const int64_t items = groups * blocks, team = omp_get_num_threads(), own = omp_get_thread_num();"
         yield "if (rows < 1) return;"
         yield "const bool far_results = 4 * rows * groups * out_channels > far;"
@@ -445,8 +444,8 @@ class _Convolution:
 
     def _vector(self, name: str, register: int) -> str:
         """The declaration of a vector, in one register of AVX2 throughout: left to choose, gcc moves sums about and
-        spills some where a loop multiplies several channels."""
-        return f'register vf32 {name} asm("ymm{register}")' if self.fills_registers else f"vf32 {name}"
+        spills some where a loop multiplies several channels. Registers of other widths have these names, too."""
+        return f'register vf32 {name} asm("ymm{register}")' if self.names_registers else f"vf32 {name}"
 
     def _stores(self) -> Iterator[str]:
         for p in self.positions:
@@ -534,7 +533,7 @@ class _Convolution:
             yield f"    int64_t channel = {first}; const int64_t until = {end};"
         for p in self.positions:  # new names, so that gcc keeps these in registers rather than what is outside
             yield f'    const float *q{p} = p{p}; asm("" : "+r"(q{p}));'
-        steps = _UNROLLED if self.fills_registers else (1,)
+        steps = _UNROLLED if self.names_registers else (1,)
         whole = gcd(self.convolution.in_channels, self.run) if runs else self.convolution.in_channels
         unrolled = next(step for step in steps if whole % step == 0)
         yield f"    for (; channel < until; channel += {unrolled}) {{"
@@ -552,7 +551,7 @@ class _Convolution:
         for p in self.positions:
             yield f"    {self._vector(f'b{p}', sums + weights)} = splat({images}{p}[channel + {more}]);"
             for v in self.vectors:
-                if self.fills_registers:  # the instruction that leaves both factors
+                if self.names_registers:  # the instruction that leaves both factors, and no call, even without FMA
                     yield f'    asm("vfmadd231ps %1, %2, %0" : "+x"(a{p}_{v}) : "x"(w{v}), "x"(b{p}));'
                 else:
                     yield f"    a{p}_{v} = op_fma(b{p}, w{v}, a{p}_{v});"
