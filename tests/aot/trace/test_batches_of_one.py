@@ -57,6 +57,27 @@ def attention_by_hand(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.linear(joined, WEIGHT.t()).square().sum()
 
 
+def of_hardest_triplets(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    labels = y.detach().argmax(1)
+    alike, distances = labels[:, None] == labels, torch.cdist(x, x)
+    farthest, nearest = (distances * alike).max(1).values, (distances + 1e3 * alike).min(1).values
+    return F.relu(farthest - nearest + 1.0).mean() + torch.cdist(x, y).sum()
+
+
+def of_masked_maxima(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    tokens = (x[:, None] * torch.ones(3, 1)).masked_fill((y.detach() > 0.5)[:, :3, None], -1e4)
+    return torch.cat([tokens.amax(1), tokens.amin(1)], -1).square().sum()
+
+
+NORM = torch.nn.InstanceNorm1d(4, affine=True)
+
+
+def of_repeated_rows(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    tokens = (x[:, :, None] * y[:, None]).cumsum(0)
+    repeated = tokens.repeat(x.shape[0], 2, 1) * WEIGHT[:, 0]
+    return repeated.square().mean() + (NORM(tokens * 9) * WEIGHT[:, 1]).sin().sum()  # type: ignore[no-any-return]
+
+
 LAYER = torch.nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
 
 
@@ -86,6 +107,9 @@ def pair(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
         of_expanded_rows,
         of_columns,
         of_tokens,
+        of_hardest_triplets,
+        of_masked_maxima,
+        of_repeated_rows,
         attention_by_hand,
         of_encoder_layer,
         of_recurrent_layer,

@@ -5,6 +5,7 @@ The trace runs through the autograd engine, on fake tensors. partition/ splits t
 
 from __future__ import annotations
 
+import itertools
 import operator
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -449,20 +450,27 @@ def _differentiate(
 
 
 def _as_for_several(roots: Sequence[Any], stack: ExitStack) -> None:
-    """Reshape the gradients of views of symbolic sizes as for large sizes: torch's C++ asks whether sizes are 1, where
-    a view may replace a copy, and no one sees which it is."""
+    """Compute gradients of symbolic sizes as for large sizes where torch's C++ asks whether they are 1, and no one sees
+    the difference."""
 
     def enter(sizes: tuple[Any, ...], gradients: tuple[torch.Tensor | None, ...]) -> None:
         shape = () if gradients[0] is None else gradients[0].shape
         stack.enter_context(assume_several([to_expression(size) for size in (*shape, *sizes)]))
 
     for node in reachable_places([root.grad_fn for root in roots if root.grad_fn is not None]):
-        if node.name() in _VIEWS and is_symbolic(tuple(node._saved_self_sym_sizes)):
-            node.register_prehook(partial(enter, tuple(node._saved_self_sym_sizes)))
+        if node.name() in _ASKING:
+            saved = [
+                getattr(node, name) for name in dir(node) if name.endswith("_sym_sizes") or name == "_saved_repeats"
+            ]
+            node.register_prehook(partial(enter, tuple(itertools.chain(*saved))))
             node.register_hook(lambda *gradients: stack.close())
 
 
-_VIEWS = ("ViewBackward0", "UnsafeViewBackward0")
+# Nodes that ask whether sizes are 1, where one way is right for all sizes: to reshape or copy a gradient, to add what
+# was repeated, to compute the gradient of a matrix in its order in memory
+_ASKING = frozenset(
+    f"{name}Backward0" for name in ("View", "UnsafeView", "Amax", "Amin", "Cdist", "Cumsum", "Repeat", "Mm", "Addmm")
+)
 
 
 def _add_tangent(tracer: FunctionalTracer, meta: TensorMeta, index: int) -> FakeTensor:

@@ -218,19 +218,20 @@ def _is_multiplied(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, 
 
 
 def _loss(function: Callable[..., torch.Tensor], broadcasts: bool) -> None:
-    """Register a loss. Its C++ may copy its arguments, which nobody else sees. One that broadcasts asks if sizes are 1
-    also where they are equal."""
+    """Register a loss, or a norm. Its C++ may copy its arguments, which nobody else sees. One that broadcasts asks if
+    sizes are 1 also where they are equal."""
 
-    def run(input: torch.Tensor, target: torch.Tensor, *args: Any, **named: Any) -> torch.Tensor:
-        general = not broadcasts or input.shape == target.shape
+    def run(input: torch.Tensor, *args: Any, **named: Any) -> torch.Tensor:
+        target = args[0] if args else named.get("target")
+        general = not broadcasts or (isinstance(target, torch.Tensor) and input.shape == target.shape)
         with prefer_general() if general else nullcontext():
-            return function(input, target, *args, **named)
+            return function(input, *args, **named)
 
     stand_ins.register(function)(run)
 
 
-for _of_classes in (F.cross_entropy, F.nll_loss):
-    _loss(_of_classes, broadcasts=False)
+for _of_rows in (F.cross_entropy, F.nll_loss, F.instance_norm):
+    _loss(_of_rows, broadcasts=False)
 for _of_numbers in (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss):
     _loss(_of_numbers, broadcasts=True)
 

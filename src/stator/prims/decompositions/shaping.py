@@ -74,7 +74,7 @@ def repeat(self: Any, repeats: Sequence[Any]) -> Any:
     spread: list[Any] = []
     for count, size in zip(repeats, sizes, strict=True):
         spread += [count, size]
-    expanded = aten.expand.default(aten.reshape.default(self, split), spread)
+    expanded = aten.expand.default(aten.view.default(self, split), spread)
     copied = aten.clone.default(expanded, memory_format=torch.contiguous_format)
     return aten.view.default(copied, [count * size for count, size in zip(repeats, sizes, strict=True)])
 
