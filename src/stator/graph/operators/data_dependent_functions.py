@@ -195,7 +195,9 @@ def _indexed_dimensions(part: Any) -> int:
     """How many dimensions a vector of indices, or a mask, chooses from; 0 for another part of an index."""
     if not isinstance(part, FakeTensor):
         return 0
-    return part.dim() if part.dtype is torch.bool else int(part.dim() == 1 and part.dtype is torch.int64)
+    if part.dtype is torch.bool:
+        return part.dim()
+    return 1 if part.dim() == 1 and part.dtype is torch.int64 else 0
 
 
 def _is_view(key: Any) -> bool:
