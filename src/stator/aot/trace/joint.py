@@ -459,10 +459,11 @@ def _as_for_several(roots: Sequence[Any], stack: ExitStack) -> None:
 
     for node in reachable_places([root.grad_fn for root in roots if root.grad_fn is not None]):
         if node.name() in _ASKING:
-            saved = [
-                getattr(node, name) for name in dir(node) if name.endswith("_sym_sizes") or name == "_saved_repeats"
-            ]
-            node.register_prehook(partial(enter, tuple(itertools.chain(*saved))))
+            names = [name for name in dir(node) if name.endswith("_sym_sizes") or name == "_saved_repeats"]
+            sizes = tuple(itertools.chain(*(getattr(node, name) for name in names)))
+            if not is_symbolic((*sizes, *node._input_metadata[0].shape)):
+                continue
+            node.register_prehook(partial(enter, sizes))
             node.register_hook(lambda *gradients: stack.close())
 
 
