@@ -4,6 +4,7 @@ rest may call functions that do nothing but ask a question with a constant answe
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.bytecode.arithmetic import COMPARISONS
@@ -21,7 +22,7 @@ from stator.dynamo.values.symbolic_numbers import (
 from .calling import is_followed, questions
 from .frame import Frame
 
-_LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"))
+_LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_FAST_LOAD_FAST"))
 _QUIET = frozenset(
     ("LOAD_CONST", "LOAD_GLOBAL", "PUSH_NULL", "PRECALL", "IS_OP", "NOP", "CACHE", "NOT_TAKEN", "COPY", "POP_TOP")
 )
@@ -37,9 +38,10 @@ def either_way(frame: Frame, value: Value, jump: Instruction) -> bool | None:
     assert jump.target is not None
     jumps_if = "_IF_TRUE" in jump.opname
     before = list(frame.stack), frame.pc, frame.now
-    copied = bool(frame.stack) and frame.stack[-1] is value  # since 3.12
+    copied = _is_copied(frame.program.instructions, jump.index)
     keeps = copied or jump.opname.startswith("JUMP_IF_")
-    if keeps and (type(value) is not SymbolicNumber or value.kind is not bool):
+    result = frame.stack[-1] if copied else value
+    if keeps and (type(result) is not SymbolicNumber or result.kind is not bool):
         return None
     depth = len(frame.stack) - copied
     frame.pc = jump.index + 1
@@ -52,6 +54,12 @@ def either_way(frame: Frame, value: Value, jump: Instruction) -> bool | None:
         return jumps_if if keeps and rest[0].value is not jumps_if else not jumps_if  # type: ignore[attr-defined]
     finally:
         frame.stack[:], frame.pc, frame.now = before
+
+
+def _is_copied(instructions: Sequence[Instruction], jump: int) -> bool:
+    """Whether the condition of this jump also stays on the stack, since 3.12; 3.13 takes the truth of the copy."""
+    before = jump - 2 if instructions[jump - 1].opname == "TO_BOOL" else jump - 1
+    return before >= 0 and instructions[before].opname == "COPY" and instructions[before].arg == 1
 
 
 def _arrives(frame: Frame, jump: Instruction, depth: int) -> bool:
@@ -84,7 +92,8 @@ def _arrives(frame: Frame, jump: Instruction, depth: int) -> bool:
 def _is_quiet(frame: Frame, instruction: Instruction) -> bool:
     name = instruction.opname
     if name in _LOADS:
-        return frame.locals.get(instruction.argval) is not None
+        names = (instruction.argval,) if isinstance(instruction.argval, str) else instruction.argval
+        return all(frame.locals.get(one) is not None for one in names)
     if name == "LOAD_DEREF":
         return frame.cells[instruction.argval].content is not None
     if name.startswith(_ON_CONSTANTS):

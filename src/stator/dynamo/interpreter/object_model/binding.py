@@ -30,7 +30,7 @@ def bind(context: CaptureContext, owner: Value, cls: type, name: str, raw: Any) 
     if binder is not None:
         return binder(context, owner, cls, name, raw)
     getter = context.class_lookup(kind, "__get__")
-    if getter is MISSING:
+    if getter is MISSING or kind is types.MethodType:  # since 3.13, bound methods have a `__get__` that returns them
         return context.class_value(cls, name)
     if class_name(kind) == CYTHON_FUNCTION:  # Cython functions bind as Python functions do
         return BoundMethodValue(context.class_value(cls, name), owner)
