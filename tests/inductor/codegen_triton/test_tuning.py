@@ -126,6 +126,17 @@ def test_the_rule_leaves_what_was_not_timed_to_the_library(device: FakeDevice) -
     )
 
 
+@pytest.mark.parametrize("depth, columns", ((72, 8), (18, 216), (1512, 144), (1280, 1000)))
+def test_the_rule_takes_few_rows_with_an_epilogue(depth: int, columns: int, device: FakeDevice) -> None:
+    def gate(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(x @ weight)
+
+    (tile,) = by_rule(gate, product(1, depth, columns))
+    assert tile is not None and tile.rows == 16 and tile.split == 1
+    assert not by_rule(gate, product(32, depth, columns))
+    assert not by_rule(torch.matmul, product(1, depth, columns))
+
+
 def test_the_rule_is_for_tables_of_odd_length_alone(device: FakeDevice) -> None:
     for columns, number in ((32000, 0), (30522, 1), (50257, 1)):
         tensors = [torch.empty(sizes, dtype=torch.bfloat16) for sizes in ((128, 768), (columns, 768))]

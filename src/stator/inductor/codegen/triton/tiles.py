@@ -33,6 +33,7 @@ _LAST_OF_GROUPS = 4
 
 # Bounds of what was timed
 _MOST_DEPTH = 1024  # that one program adds up: the library shares a greater depth, too
+_MOST_OF_FEW_ROWS = 2048  # columns and depth of few rows
 _MOST_SHARED_DEPTH = 4096
 _MOST_COLUMNS, _MOST_PLAIN_COLUMNS, _MOST_COLUMNS_OF_MANY_ROWS = 6144, 1024, 3072
 _TABLE = 8192  # more columns are a table of words
@@ -58,6 +59,9 @@ def choose_tile(group: ProductGroup, may_share_depth: bool, *, lowered: Lowered)
         return None
     total = sum(columns) * len(products.parts[0].rights)
     alone = len(products.parts) == 1 and len(products.parts[0].rights) == 1
+    few = _few_rows(rows, total, depth) if alone and batch == 1 and _has_epilogue(group) else None
+    if not _has_wide_accesses(group, lowered):
+        return few
     if batch != 1:
         tile = _NARROW if alone and _has_epilogue(group) and rows <= 128 and max(depth, total) <= 128 else None
     elif alone and total % 8 and rows > _FEW_ROWS and (odd := _in_odd_rows(rows, total, depth)) is not None:
@@ -66,6 +70,8 @@ def choose_tile(group: ProductGroup, may_share_depth: bool, *, lowered: Lowered)
         return None
     elif may_share_depth and (shared := _shared(depth, rows, total)) is not None:
         return shared
+    elif few is not None:
+        return few
     elif depth > _MOST_DEPTH:
         return None
     elif len(products.parts) > 1:
@@ -78,12 +84,14 @@ def choose_tile(group: ProductGroup, may_share_depth: bool, *, lowered: Lowered)
 
 
 def _is_measured(group: ProductGroup, lowered: Lowered) -> bool:
-    """True for the device that the numbers of this file are of (tests run kernels for it on the CPU), and for sides
-    that programs read 16 bytes at a time, the left one along the depth."""
+    """True for the device that the numbers of this file are of (tests run kernels for it on the CPU)."""
+    device = lowered.buffers[group.products.left.buffer].layout.device
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) == (9, 0)
+
+
+def _has_wide_accesses(group: ProductGroup, lowered: Lowered) -> bool:
+    """True for sides that programs read 16 bytes at a time, the left one along the depth."""
     products = group.products
-    device = lowered.buffers[products.left.buffer].layout.device
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) != (9, 0):
-        return False
     sides = [products.left, *(right for part in products.parts for right in part.rights)]
     steps = [step for side in sides for step in (side.offset, *side.strides) if step != 1]
     return products.left.strides[2] == 1 and all(lowered.sizes.divides(8, step) for step in steps)
@@ -102,8 +110,10 @@ def _of_groups(group: ProductGroup, lowered: Lowered) -> Tile | None:
         return _MANY[0] if waits else None
     rows = lowered.sizes.hint(products.rows) / ends.count
     tile = _FEW_OF_GROUPS if rows <= _FEW_ROWS else _MANY_OF_GROUPS
-    whole = lowered.sizes.divides(tile.depth, products.depth) and _is_measured(group, lowered)
-    return tile if waits or (rows <= _LAST_OF_GROUPS and whole) else None
+    if waits:
+        return tile
+    whole = lowered.sizes.divides(tile.depth, products.depth) and _has_wide_accesses(group, lowered)
+    return tile if rows <= _LAST_OF_GROUPS and whole and _is_measured(group, lowered) else None
 
 
 def _has_epilogue(group: ProductGroup) -> bool:
@@ -113,6 +123,14 @@ def _has_epilogue(group: ProductGroup) -> bool:
 
 def _programs(tile: Tile, rows: int, columns: int) -> int:
     return -(-rows // tile.rows) * -(-columns // tile.columns)
+
+
+def _few_rows(rows: int, columns: int, depth: int) -> Tile | None:
+    """For rows that one tile holds, with an epilogue: even a single program takes little more than a launch, the
+    library two to three kernels."""
+    if rows > _FEW_ROWS or max(columns, depth) > _MOST_OF_FEW_ROWS:
+        return None
+    return _FLAT if depth <= _FLAT.depth else _SMALL_FLAT
 
 
 def _side_by_side(rows: int, columns: list[int]) -> Tile | None:
