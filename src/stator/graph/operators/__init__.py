@@ -14,5 +14,6 @@ from . import (
     recurrent_layers,
     rng_comparisons,
     symbolic_composites,
+    symbolic_einsum,
     symbolic_layouts,
 )
