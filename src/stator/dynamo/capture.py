@@ -52,7 +52,7 @@ from .ir.resume import closure_of, resumption_of
 from .ir.torch_state import TorchState, forward_ad_guard
 from .values.base import CannotRebuild, CaptureContext, Lazy, Raised, Value, unsupported
 from .values.constants import ConstantValue, LastInstruction, SourcedConstant
-from .values.containers.sequences import ListValue, TupleValue, changes_length
+from .values.containers.sequences import AppendOnlyList, ListValue, TupleValue, changes_length
 from .values.containers.slices import RangeValue, SliceValue
 from .values.deferred_text import PendingTextValue
 from .values.objects import ObjectValue
@@ -213,6 +213,10 @@ class _Attempt:
         resumption = frame.program.resumption
         if resumption is not None and not self.assumptions.relies_on_changes:
             context.varying.update(map(LocalSource, resumption.point.varying))
+            sizes = context.recorder.numbers.inputs
+            sizes.varying.update(context.varying)
+            if any(type(one) is SizeSource for one in self.assumptions.changes):  # as before the break
+                sizes.varying.update(map(LocalSource, resumption.point.stack_parameters))
         return frame
 
     def _go_on_handling(self, context: FrameCapture, frame: Frame) -> None:
@@ -345,7 +349,7 @@ class _Attempt:
         )
         if inner and _may_run_as_it_is(context) and not reconstructor.only_reads():
             raise unsupported("reconstruct", "new objects on the way to a break before which nothing is compiled")
-        varying, changing = _varying_locals(frame), _changing_locals(frame)
+        varying, changing = _varying_places(frame, self.reason), _changing_locals(frame)
         exit_ = Break(
             frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, left, private, varying, changing
         )
@@ -367,7 +371,11 @@ class _Attempt:
         }
         handlers = tuple((position, _IN_PLACE) for position in frame.handlers)
         cells = dict.fromkeys(frame.cells, _IN_PLACE)
-        kept_handlers, varying, changing = frame.handlers_kept, _varying_locals(frame), _changing_locals(frame)
+        kept_handlers, varying, changing = (
+            frame.handlers_kept,
+            _varying_places(frame, self.reason),
+            _changing_locals(frame),
+        )
         return Break(
             frame.now, stack, names, cells, self.reason, handlers, kept_handlers, varying=varying, changing=changing
         )
@@ -493,10 +501,19 @@ def _locals_to_keep(frame: Frame) -> frozenset[str] | None:
     return program.live_locals(frame.now)
 
 
-def _varying_locals(frame: Frame) -> frozenset[str]:
-    """The variables that hold lists and tuples whose lengths change from call to call."""
-    sources = ((name, value.source) for name, value in frame.locals.items())
-    return frozenset(name for name, source in sources if source is not None and changes_length(frame.context, source))
+def _varying_places(frame: Frame, reason: BreakReason) -> frozenset[str | int]:
+    """The variables, and the positions on the stack, of lists and tuples whose lengths change from call to call. A list
+    to which a turn of a loop appends is as long as the loop, whose number of turns changes."""
+    in_turn = reason.kind == "varying-loop"
+    return frozenset(
+        place
+        for place, value in (*frame.locals.items(), *enumerate(frame.stack))
+        if value is not None
+        and (
+            (value.source is not None and changes_length(frame.context, value.source))
+            or (in_turn and type(value) is AppendOnlyList and value.appended)
+        )
+    )
 
 
 def _changing_locals(frame: Frame) -> dict[Source, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -339,22 +340,68 @@ def over_numbered_rows(x: torch.Tensor) -> list[torch.Tensor]:
     return found
 
 
+def over_numbers_of_rows_from_the_last(x: torch.Tensor) -> torch.Tensor:
+    total = x.new_zeros(3)
+    for at in reversed(range(x.shape[0])):
+        total = total * 0.5 + x[at]
+    return total
+
+
+def over_rows_kept_in_a_list(x: torch.Tensor) -> torch.Tensor:
+    total, found = x.new_zeros(3), []
+    for at in range(1, x.shape[0]):
+        total = total * 0.5 + x[at]
+        found.append(total)
+    return torch.stack(found, 1) * 2
+
+
 def over_pairs_of_rows(x: torch.Tensor) -> torch.Tensor:
     return torch.stack([one.sin() * other for one, other in zip(x, x.flip(0), strict=True)])
 
 
 @pytest.mark.fixed_sizes
-@pytest.mark.parametrize("over", [over_numbers_of_rows, over_rows, over_numbered_rows, over_pairs_of_rows])
-def test_a_size_is_a_bound_from_its_third_value_on(over: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    "over",
+    [
+        over_numbers_of_rows,
+        over_numbers_of_rows_from_the_last,
+        over_rows,
+        over_numbered_rows,
+        over_rows_kept_in_a_list,
+        over_pairs_of_rows,
+    ],
+)
+def test_a_size_is_a_bound_from_its_second_value_on(over: Callable[..., Any]) -> None:
     compiled = stator.compile(over, backend="aot_eager")
     needed = []
-    for rows in (3, 5, 7, 9, 4, 8, 6, 10):
+    for rows in (3, 5, 9, 4, 8, 6, 10, 12):
         before = counters.counts["dynamo.compiled_frames"]
         x = torch.randn(rows, 3, requires_grad=True)
         assert_same(compiled(x), over(x), ROUNDED)
         needed.append(counters.counts["dynamo.compiled_frames"] - before)
-    assert needed[:2] == [1, 1]
-    assert not any(needed[6:])
+    in_a_function = over is over_pairs_of_rows and sys.version_info < (3, 12)  # whose list has two lengths first
+    assert needed[0] == 1
+    assert sum(needed[2:]) <= 1 or in_a_function, needed  # a body for several turns
+    assert not any(needed[4:]), needed
+
+
+@pytest.mark.fixed_sizes
+def test_sizes_behind_a_break_are_symbols_where_sizes_before_it_are() -> None:
+    @stator.disable
+    def above(x: torch.Tensor) -> torch.Tensor:
+        return x[:-1] * 2
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return (x + 1).sin() + (above(x).sum(0, keepdim=True) + x.cos())
+
+    compiled = stator.compile(program, backend="aot_eager")
+    needed = []
+    for rows in (3, 5, 7, 9, 1):
+        before = counters.counts["dynamo.compiled_frames"]
+        x = torch.randn(rows, 3)
+        assert_same(compiled(x), program(x), ROUNDED)
+        needed.append(counters.counts["dynamo.compiled_frames"] - before)
+    assert not any(needed[2:4]), needed
 
 
 def test_rows_that_the_program_changes_before_a_loop_are_those_of_eager() -> None:

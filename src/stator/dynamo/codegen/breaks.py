@@ -346,6 +346,8 @@ class BreakWriter:
         private = tuple(name for name in self.cells if name in self.exit.private_cells)
         point = ResumePoint(self.user_code, index, tuple(slots), tuple(self.locals), self.cells, handlers, private)
         varying = tuple(name for name in self.locals if name in self.exit.varying)
+        held = (at for at, slot in enumerate(slots) if slot is Slot.VALUE and at in self.exit.varying)
+        varying += tuple(map(point.stack_parameter, held))
         has_result = cut == len(slots) and not self.exit.inner and slots[-1:] == [Slot.VALUE]
         if has_result and self._makes_varying_lengths():
             varying += (point.stack_parameter(cut - 1),)

@@ -34,10 +34,10 @@ from stator.shapes.sym_node import to_expression
 from .frame import Frame
 from .nested_break import user_code
 
-_UNROLLED_SIZES = 2  # number of values of a size for which loops over it are unrolled
+_UNROLLED_SIZES = 1  # number of changes of a size after which loops over it are not unrolled any more
 _MOST_TURNS = 8  # in one graph, of a loop whose number of turns changes
 _MOST_OPERATIONS = 64  # in these turns
-_FIRST_VALUES = "the loop is unrolled for the first values of its bound"
+_FIRST_VALUE = "the loop is unrolled for the first value of its bound"
 _ONE_GRAPH = "the loop is unrolled because the graph may not end here"
 _NEEDS_NUMBERS = "the loop is unrolled because a turn needs its number"
 
@@ -70,7 +70,7 @@ class VaryingLoops:
         if any(isinstance(one, RowsIterator) and one.untouched for one in _iterated(iterator)):
             raise _left_to_the_interpreter()
         if not self._varies(iterator):
-            return self._unrolled(iterator, _FIRST_VALUES if self._may_end_graphs() else _ONE_GRAPH)
+            return self._unrolled(iterator, _FIRST_VALUE if self._may_end_graphs() else _ONE_GRAPH)
         self.settle()  # a loop inside of the trial's
         loop = user_code(frame.program.code), frame.program.user_index(frame.now)
         unrolled = self._assumptions.unrolled.get(loop)
@@ -134,11 +134,15 @@ class VaryingLoops:
         items = iterator.container.example  # type: ignore[attr-defined]
         if not items:
             raise Retry(self._assumptions.with_loop(loop, unrolled=False))
-        # the last item, because 0 as a size is a constant
-        place = ConstantSource(repr(items[-1]), items[-1])
-        number = self._context.recorder.numbers.of_input(place, items[-1])
+        largest = max(items[0], items[-1])  # because 0 as a size is a constant
+        number = self._changing("the number of a turn", largest)
         self._trial = _Trial(loop, iterator, [number])
         return number
+
+    def _changing(self, name: str, number: int) -> SymbolicNumber:
+        """A number of a turn, as one that is no constant."""
+        source = ConstantSource(f"{name} ({number} in this turn)", number)
+        return self._context.recorder.numbers.of_input(source, number)  # type: ignore[no-any-return]
 
     # -- `while` --
 
@@ -169,8 +173,7 @@ class VaryingLoops:
         for name in stored_names(frame.program, start, jump.index):
             value = frame.locals.get(name)
             if isinstance(value, ConstantValue) and type(value.value) is int:
-                place = ConstantSource(repr(value.value), value.value)
-                value = frame.locals[name] = self._context.recorder.numbers.of_input(place, value.value)
+                value = frame.locals[name] = self._changing(name, value.value)
             if type(value) is SymbolicNumber and value.kind is int and is_open(value):
                 found.append(value)
         return found

@@ -132,7 +132,8 @@ class Break:
     handlers_kept: int = 0
     inner: tuple[InnerFrame, ...] = ()
     private_cells: tuple[str, ...] = ()  # names of cells that only the frame holds
-    varying: frozenset[str] = frozenset()  # variables that hold containers whose lengths change from call to call
+    # variables, and positions on the stack, of containers whose lengths change from call to call
+    varying: frozenset[str | int] = frozenset()
     # numbers and sizes in the variables that change from call to call, with the number of changes seen
     changing: Mapping[Source, int] = field(default_factory=dict)
 

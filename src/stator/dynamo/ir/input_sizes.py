@@ -51,8 +51,8 @@ class InputSizes:
         symbols at all. changed: sources that differed between calls. met: tensors of earlier versions. constants:
         sources that are no symbols, with the line that needs it. held: the sizes at such sources. lengths: sources of
         ints of the program that are sizes of tensors which the frame makes. numbers: the symbols of numbers of the
-        program on which no size depends. asks_examples: a graph that asks nothing about marked sizes assumes larger
-        ones than those of this call.
+        program on which no size depends. varying: tensors of which all sizes likely change. asks_examples: a graph
+        that asks nothing about marked sizes assumes larger ones than those of this call.
     """
 
     environment: Environment
@@ -66,6 +66,7 @@ class InputSizes:
     held: dict[Source, int] = field(default_factory=dict)
     lengths: set[Source] = field(default_factory=set)
     numbers: set[Symbol] = field(default_factory=set)
+    varying: set[Source] = field(default_factory=set)
     _by_source: dict[Source, Symbol] = field(default_factory=dict)
     _marks: dict[Symbol, SizeMark] = field(default_factory=dict)
     _places: dict[Symbol, UserPlace] = field(default_factory=dict)  # of symbols without marks: the line that made them
@@ -133,7 +134,7 @@ class InputSizes:
             return self.dynamic is not False and source in self.changed
         if self.dynamic is not None:
             return self.dynamic
-        if source in self.changed:
+        if source in self.changed or source.base in self.varying:
             return True
         if source.base not in self.met:
             return bool(self.met)

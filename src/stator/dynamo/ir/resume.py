@@ -67,9 +67,10 @@ class ResumePoint:
 
     def stack_parameter(self, position: int) -> str:
         """The parameter that brings the value of this stack slot."""
-        return self._stack_names()[self.stack[:position].count(Slot.VALUE)]
+        return self.stack_parameters[self.stack[:position].count(Slot.VALUE)]
 
-    def _stack_names(self) -> list[str]:
+    @property
+    def stack_parameters(self) -> list[str]:
         taken = set(self.locals) | set(self.code.co_varnames)
         names: list[str] = []
         for slot in self.stack:
@@ -83,7 +84,7 @@ class ResumePoint:
     @property
     def parameters(self) -> tuple[str, ...]:
         """The parameters of the resume code."""
-        return (*self.locals, *self._stack_names(), *(self.inner or ()))
+        return (*self.locals, *self.stack_parameters, *(self.inner or ()))
 
     @property
     def closure(self) -> tuple[str, ...]:
@@ -196,7 +197,7 @@ def resume_code(
 
 
 def _push_stack(builder: CodeBuilder, point: ResumePoint) -> None:
-    names = iter(point._stack_names())
+    names = iter(point.stack_parameters)
     for slot in point.stack:
         if slot is Slot.NULL:
             builder.null()

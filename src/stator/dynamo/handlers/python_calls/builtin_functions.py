@@ -395,7 +395,7 @@ def _reversed(context: CaptureContext, value: Value) -> Value:
     if isinstance(value, SequenceValue) and value.special(context, "__iter__") is None:
         return value.backwards(context)
     if isinstance(value, RangeValue):
-        return context.iterator(RangeValue(context.constant_of(value, "a range")[::-1]))
+        return context.iterator(value.backwards(context))
     return IteratorValue(iter(list(context.iterate(value))[::-1]), cls=reversed, made_at=context.end_step())
 
 

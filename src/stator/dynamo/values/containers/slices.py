@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeGuard
 
@@ -80,6 +81,14 @@ class RangeValue(Value):
     def open_bounds(self) -> list[SymbolicNumber]:
         """The bounds that are no constants."""
         return [] if self._known is not None else [bound for bound in self.bounds if is_open(bound)]
+
+    def backwards(self, context: CaptureContext) -> RangeValue:
+        """`self[::-1]`, with open bounds if the step is 1."""
+        if not self.open_bounds or len(self.bounds) == 3:
+            return RangeValue(context.constant_of(self, "a range")[::-1])
+        start, stop = [ConstantValue(0), *self.bounds][-2:]
+        before = [context.binary(operator.sub, bound, ConstantValue(1)) for bound in (stop, start)]
+        return range_of(context, [*before, ConstantValue(-1)])
 
     def symbolic_length(self) -> Any:
         """`len(range)` of open bounds. The step is a constant."""
