@@ -71,6 +71,27 @@ def test_without_aliases_and_with_aligned_corners(mode: str) -> None:
     check(lambda x: F.interpolate(x, scale_factor=1.5, mode=mode, recompute_scale_factor=True), 2)
 
 
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize("aligned", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_one_version_serves_images_that_keep_a_size_and_those_that_do_not(mode: str, aligned: bool) -> None:
+    def program(x: torch.Tensor, height: int, width: int) -> torch.Tensor:
+        return F.interpolate(x, (height, width), mode=mode, align_corners=aligned) * 2
+
+    compiled = stator.compile(program)
+    counts = Counts()
+    for size, target in (((8, 9), (12, 7)), ((7, 10), (14, 20)), ((8, 8), (8, 12)), ((9, 5), (9, 5)), ((5, 6), (9, 6))):
+        x = torch.randn(2, 3, *size, requires_grad=True)
+        with torch.no_grad():
+            x[0, 1, 2, 2] = torch.nan
+        found, expected = (observe(one, [x, *target], gradients=False) for one in (compiled, program))
+        assert_same_outcome(found, expected, BY_BACKEND["inductor"])
+        x = torch.randn(2, 3, *size, requires_grad=True)
+        found, expected = (observe(one, [x, *target]) for one in (compiled, program))
+        assert_same_outcome(found, expected, BY_BACKEND["inductor"])
+    assert counts.compilations == 2
+
+
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
 @pytest.mark.parametrize("factor", [1.1, 1.3, 2.05])
 @pytest.mark.parametrize("sizes", [(8,), (8, 20), (8, 8), (4, 8, 6)])

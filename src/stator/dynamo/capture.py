@@ -14,7 +14,6 @@ import torch
 from stator.base import config, counters
 from stator.base.errors import Unsupported
 from stator.dynamo.ir.capture_assumptions import NO_ASSUMPTIONS, CaptureAssumptions, GraphEnd, Retry
-from stator.shapes.sym_node import SymbolicNode
 
 from . import handlers
 from .graph import input_facts
@@ -29,13 +28,12 @@ from .guards.source import (
     LocalSource,
     ReadSource,
     SizeSource,
-    Source,
-    variable_of,
 )
 from .handlers import opcodes, polyfills
 from .host.break_kinds import PROGRAM_ERRORS, break_hint
 from .host.naming import class_name, is_python_class
 from .interpreter.capture_context import FrameCapture
+from .interpreter.changing_values import changing_locals, varying_places
 from .interpreter.frame import Frame, StopAtBreak
 from .interpreter.generators import GeneratorValue
 from .interpreter.nested_break import calls_of_a_module, left_together, namespace_of_modules, receiver_of, user_code
@@ -52,12 +50,12 @@ from .ir.resume import closure_of, resumption_of
 from .ir.torch_state import TorchState, forward_ad_guard
 from .values.base import CannotRebuild, CaptureContext, Lazy, Raised, Value, unsupported
 from .values.constants import ConstantValue, LastInstruction, SourcedConstant
-from .values.containers.sequences import AppendOnlyList, ListValue, TupleValue, changes_length
+from .values.containers.sequences import ListValue, TupleValue
 from .values.containers.slices import RangeValue, SliceValue
 from .values.deferred_text import PendingTextValue
 from .values.objects import ObjectValue
 from .values.scopes import CellValue, is_empty
-from .values.symbolic_numbers import SymbolicNumber, is_open
+from .values.symbolic_numbers import SymbolicNumber
 from .values.tensors.tensor import TensorValue
 
 _REGISTERED = (handlers, input_facts, opcodes, polyfills)  # importing them fills the registries
@@ -349,7 +347,7 @@ class _Attempt:
         )
         if inner and _may_run_as_it_is(context) and not reconstructor.only_reads():
             raise unsupported("reconstruct", "new objects on the way to a break before which nothing is compiled")
-        varying, changing = _varying_places(frame, self.reason), _changing_locals(frame)
+        varying, changing = varying_places(frame, self.reason), changing_locals(frame)
         exit_ = Break(
             frame.now, stack, names, cells, self.reason, handlers, frame.handlers_kept, left, private, varying, changing
         )
@@ -373,8 +371,8 @@ class _Attempt:
         cells = dict.fromkeys(frame.cells, _IN_PLACE)
         kept_handlers, varying, changing = (
             frame.handlers_kept,
-            _varying_places(frame, self.reason),
-            _changing_locals(frame),
+            varying_places(frame, self.reason),
+            changing_locals(frame),
         )
         return Break(
             frame.now, stack, names, cells, self.reason, handlers, kept_handlers, varying=varying, changing=changing
@@ -499,37 +497,6 @@ def _locals_to_keep(frame: Frame) -> frozenset[str] | None:
     if not reads_no_frame(program.code) or callees_read_frames(program.code, frame.globals.names):
         return None
     return program.live_locals(frame.now)
-
-
-def _varying_places(frame: Frame, reason: BreakReason) -> frozenset[str | int]:
-    """The variables, and the positions on the stack, of lists and tuples whose lengths change from call to call. A list
-    to which a turn of a loop appends is as long as the loop, whose number of turns changes."""
-    in_turn = reason.kind == "varying-loop"
-    return frozenset(
-        place
-        for place, value in (*frame.locals.items(), *enumerate(frame.stack))
-        if value is not None
-        and (
-            (value.source is not None and changes_length(frame.context, value.source))
-            or (in_turn and type(value) is AppendOnlyList and value.appended)
-        )
-    )
-
-
-def _changing_locals(frame: Frame) -> dict[Source, int]:
-    """The numbers and sizes in the variables that change from call to call, so that code behind the break is compiled
-    for many of them at once. The value is the number of changes seen."""
-    in_place = {name for name, value in frame.locals.items() if value.source == LocalSource(name)}
-    changes = frame.context.changing.items()
-    found = {source: count for source, count in changes if variable_of(source) in in_place}
-    for name, value in frame.locals.items():
-        if isinstance(value, TensorValue):
-            for dim, size in enumerate(value.fake.shape):
-                if type(size) is torch.SymInt and type(size.node) is SymbolicNode and size.node.has_hint():
-                    found.setdefault(SizeSource(LocalSource(name), dim), 0)
-        elif is_open(value) and value.kind in (int, float):
-            found.setdefault(LocalSource(name), 0)
-    return found
 
 
 def _locals(reconstructor: FrameReconstructor, frame: Frame) -> dict[str, Recipe]:

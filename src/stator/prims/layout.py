@@ -377,7 +377,8 @@ def elementwise_strides(shape: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -
 def _equal(first: Sizes, second: Sizes) -> bool:
     """Whether strides are equal. Asks about none if some differ for all values of symbols."""
     differ = any(
-        type(one) is int and type(other) is int and one != other for one, other in zip(first, second, strict=True)
+        one is not other and (type(one) is int or type(other) is int) and always_true(one != other)
+        for one, other in zip(first, second, strict=True)
     )
     return not differ and first == second
 

@@ -86,7 +86,9 @@ class _Product(NamedTuple):
     def _order_in_memory(self, ones: Set[str]) -> list[str]:
         """The dimensions of the result as they lie in memory: torch multiplies matrices in batches of the dimensions
         that both operands have, and swaps the operands where those of the second come first in the result."""
-        batches, rows, columns = [], [], []
+        batches: list[str] = []
+        rows: list[str] = []
+        columns: list[str] = []
         for label in self.labels:
             left, right = label in self.first and label not in ones, label in self.second and label not in ones
             if left and right:

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from stator.prims.decompositions.decomposition_decorator import decomposes, iota
-from stator.prims.layout import is_unknown, surely, wrap_dim
+from stator.prims.layout import surely, wrap_dim
 
 from .resampling import (
+    keeps_size,
     linear_places,
     nearest_places,
     reflected,
@@ -172,9 +173,9 @@ def upsample_linear_backward(
     result = grad_output
     for axis in range(rank):
         size, target = input_size[axis + 2], output_size[axis]
-        unknown = is_unknown(size) or is_unknown(target)
-        if not unknown and size == target:
+        if keeps_size(size, target, given[axis]):
             continue
+        may_be_equal = type(size) is not int or type(target) is not int
         low, high, weight = linear_places(size, target, align_corners, given[axis], result)
         most = _most_readers(size, target, align_corners, given[axis])
         if 0 < most <= _MOST_READERS:
@@ -185,7 +186,7 @@ def upsample_linear_backward(
         before: list[Any] = [None] * (axis + 2)
         lower = gathered(shape, [*before, low], aten.mul.Tensor(result, aten.rsub.Scalar(weight, 1.0)))
         share = aten.mul.Tensor(result, weight)
-        share = unless_equal(size, target, share) if unknown else share
+        share = unless_equal(size, target, share) if may_be_equal else share
         result = aten.index_put.default(lower, [*before, high], share, True)
     return result if result is not grad_output else aten.clone.default(grad_output)
 

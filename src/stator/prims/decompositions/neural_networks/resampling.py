@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from stator.prims.decompositions.decomposition_decorator import cast, decomposes, decomposition_table, iota
-from stator.prims.layout import is_channels_last, is_unknown
+from stator.prims.layout import always_equal, is_channels_last, is_unknown
 from stator.prims.shape_rules.neural_networks.convolution import per_spatial_dim
 
 aten = torch.ops.aten
@@ -92,16 +92,24 @@ def upsample_linear(self: Any, output_size: Sequence[Any], align_corners: bool, 
         return between(0, [])
     for axis in range(rank - 1, -1, -1):
         size, target = self.shape[axis + 2], output_size[axis]
-        unknown = is_unknown(size) or is_unknown(target)
-        if not unknown and size == target:
+        if keeps_size(size, target, given[axis]):
             continue
+        may_be_equal = type(size) is not int or type(target) is not int
         low, high, weight = linear_places(size, target, align_corners, given[axis], self)
         weight = aten.view.default(weight, [-1, *[1] * (rank - 1 - axis)])
         before: list[Any] = [None] * (axis + 2)
         first, second = aten.index.Tensor(result, [*before, low]), aten.index.Tensor(result, [*before, high])
         shares = aten.mul.Tensor(first, aten.rsub.Scalar(weight, 1.0)), aten.mul.Tensor(second, weight)
-        result = aten.add.Tensor(shares[0], unless_equal(size, target, shares[1]) if unknown else shares[1])
+        result = aten.add.Tensor(shares[0], unless_equal(size, target, shares[1]) if may_be_equal else shares[1])
     return result if result is not self else aten.clone.default(self)
+
+
+def keeps_size(size: Any, target: Any, scale: float | None) -> bool:
+    """Whether a dimension keeps its size, and its elements, in all calls. Asks only where a scale is given: without
+    one, the places of equal sizes are those of the elements."""
+    if scale is None or is_unknown(size) or is_unknown(target):
+        return always_equal(size, target)
+    return bool(size == target)
 
 
 def _has_long_pixels(x: Any, output_size: Sequence[Any]) -> bool:
