@@ -165,8 +165,8 @@ for groups, kernel in (1, 1), (2, 3), (48, 5):
 
 
 @pytest.mark.fixed_sizes
-@pytest.mark.skipif("avx2" not in cpu_features(), reason="names registers of AVX2")
-def test_named_registers_where_the_compiler_uses_fewer_instructions(tmp_path: Path) -> None:
+@pytest.mark.skipif("avx2" not in cpu_features(), reason="has an instruction of FMA")
+def test_tiles_where_the_compiler_uses_fewer_instructions(tmp_path: Path) -> None:
     environment = {**os.environ, "STATOR_CACHE_DIR": str(tmp_path)}
     run = [sys.executable, "-W", "error::RuntimeWarning", "-c", _WITHOUT_EXTENSIONS]
     subprocess.run(run, env=environment, check=True, timeout=300)

@@ -186,14 +186,12 @@ class _Convolution:
         needed = (tile.rows + 1) * len(self.vectors) + (0 if convolution.depthwise else 1)
         self.run = _RUN if float_lanes() == 8 else 1  # with AVX-512, runs of 32 took 1.1 of ResNet-50's time on a Xeon
         self.fills_registers = float_lanes() == 8 and needed <= _REGISTERS  # others have twice as many
-        self.names_registers = self.fills_registers and not convolution.depthwise
 
     def tiles(self, prefetches: list[str], following: list[str]) -> Iterator[str]:
         """Each thread has as many tiles as the others."""
         yield f"constexpr int64_t width = {self.convolution.tile.columns}, part = {len(self.vectors)} * LANES;"
         yield 'static_assert(width % part == 0, "a tile is whole vectors");'
         yield "const int64_t items = groups * blocks, team = omp_get_num_threads(), own = omp_get_thread_num();"
-        yield "if (rows < 1) return;"
         yield "const bool far_results = 4 * rows * groups * out_channels > far;"
         if self.convolution.matrix is not None:
             yield "alignas(64) float packed[panel * width];"
@@ -373,6 +371,7 @@ class _Convolution:
 
     def _few_rows_by_rows(self, following: list[str]) -> Iterator[str]:
         """The same where the matrix lies by rows, for several blocks at once, so that memory is read in order."""
+        yield "if (rows < 1) return;"  # ahead of all kernels' tiles, it took 1.05 of MobileNetV3's time
         yield "const int64_t whole = out_channels / width, last = blocks * (own + 1) / team;"
         yield "for (int64_t block = blocks * own / team, some; block < last; block += some) {"
         yield f"    const int64_t most = {_SUMS_AT_ONCE} / (rows * width);"
@@ -439,13 +438,8 @@ class _Convolution:
     def _zeros(self) -> Iterator[str]:
         if self.fills_registers:  # constants of the loops that follow would take registers of sums
             yield f'asm volatile("" : : : {_ALL_REGISTERS});'
-        for at, name in enumerate(f"a{p}_{v}" for p in self.positions for v in self.vectors):
-            yield f"{self._vector(name, at)} = {{}};"
-
-    def _vector(self, name: str, register: int) -> str:
-        """The declaration of a vector, in one register of AVX2 throughout: left to choose, gcc moves sums about and
-        spills some where a loop multiplies several channels. Registers of other widths have these names, too."""
-        return f'register vf32 {name} asm("ymm{register}")' if self.names_registers else f"vf32 {name}"
+        for p in self.positions:
+            yield f"vf32 {', '.join(f'a{p}_{v} = {{}}' for v in self.vectors)};"
 
     def _stores(self) -> Iterator[str]:
         for p in self.positions:
@@ -533,7 +527,7 @@ class _Convolution:
             yield f"    int64_t channel = {first}; const int64_t until = {end};"
         for p in self.positions:  # new names, so that gcc keeps these in registers rather than what is outside
             yield f'    const float *q{p} = p{p}; asm("" : "+r"(q{p}));'
-        steps = _UNROLLED if self.names_registers else (1,)
+        steps = _UNROLLED if self.fills_registers else (1,)
         whole = gcd(self.convolution.in_channels, self.run) if runs else self.convolution.in_channels
         unrolled = next(step for step in steps if whole % step == 0)
         yield f"    for (; channel < until; channel += {unrolled}) {{"
@@ -545,14 +539,15 @@ class _Convolution:
         yield "}"
 
     def _products_of_channel(self, images: str, more: int = 0) -> Iterator[str]:
-        sums, weights = len(self.positions) * len(self.vectors), len(self.vectors)
-        for v in self.vectors:
-            yield f"    {self._vector(f'w{v}', sums + v)} = load(w + {v} * LANES);"
+        yield from (f"    const vf32 w{v} = load(w + {v} * LANES);" for v in self.vectors)
         for p in self.positions:
-            yield f"    {self._vector(f'b{p}', sums + weights)} = splat({images}{p}[channel + {more}]);"
+            yield f"    const vf32 b{p} = splat({images}{p}[channel + {more}]);"
             for v in self.vectors:
-                if self.names_registers:  # the instruction that leaves both factors, and no call, even without FMA
+                if self.fills_registers:  # op_fma would load each weight again, or be a call without FMA
                     yield f'    asm("vfmadd231ps %1, %2, %0" : "+x"(a{p}_{v}) : "x"(w{v}), "x"(b{p}));'
                 else:
                     yield f"    a{p}_{v} = op_fma(b{p}, w{v}, a{p}_{v});"
+        if self.fills_registers:  # gcc would move sums about from channel to channel, and spill some
+            sums = ", ".join(f'"+x"(a{p}_{v})' for p in self.positions for v in self.vectors)
+            yield f'    asm("" : {sums});'
         yield "    w += width;"
