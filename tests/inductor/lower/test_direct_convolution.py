@@ -471,6 +471,24 @@ def test_loops_that_follow_run_once(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert kernel.read_text().count("store(out0") == 2
 
 
+def test_bias_is_added_to_the_sums_whatever_follows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A product that loops read, and one that a library reads, have one kernel, also where rows change."""
+    of_matrices(monkeypatch)
+    monkeypatch.setenv("STATOR_DUMP", str(tmp_path))
+    first, norm, second = nn.Linear(96, 96), nn.LayerNorm(96), nn.Linear(96, 96)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return second(norm(first(x) + x))
+
+    compiled = stator.compile(function, fullgraph=True, dynamic=True, options={"verify": True})
+    with torch.no_grad():
+        for shape in ((4, 40, 96), (3, 2, 96)):
+            x = torch.randn(shape)
+            assert_same(compiled(x), function(x), FUSED)
+    (kernels,) = tmp_path.glob("*/60_code.cpp")
+    assert kernels.read_text().count("multiply_rows") == 1
+
+
 @pytest.mark.parametrize(("make", "width"), [(lambda: nn.Linear(701, 333), 701), (Rows, 40)])
 def test_rows_chosen_by_a_mask(make: Callable[[], nn.Module], width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """No row is a number of rows, too."""

@@ -27,7 +27,7 @@ from stator.runtime import attention_masks
 
 from .aligned_products import aligned_product
 from .matrices import blas_matrix
-from .onednn import is_transposed, quicker_product
+from .onednn import is_transposed, product_in_tiles, quicker_product
 from .pointwise import elementwise
 from .quantized_products import quantized_product
 from .reductions import reduce
@@ -77,8 +77,12 @@ def _addmm(builder: LoweringBuilder, bias: Tensor, a: Tensor, b: Tensor, *, beta
     if quantized is not None:
         return quantized
     to_loops = plain and only_feeds_loops(builder.node)
-    if plain and not is_transposed(a) and (isinstance(a.shape[0], int) or not to_loops):
-        found = quicker_product(builder, a, blas_matrix(builder, b), b.shape[1], bias, loops_follow=to_loops)
+    if plain and not is_transposed(a):
+        matrix, columns = blas_matrix(builder, b), b.shape[1]
+        if to_loops and not isinstance(a.shape[0], int):  # a library that each call chooses adds no bias for loops
+            found = product_in_tiles(builder, a, matrix, columns, bias)
+        else:
+            found = quicker_product(builder, a, matrix, columns, bias, loops_follow=to_loops)
         if found is not None:
             return found
     aligned = aligned_product(builder, a, b, bias) if plain else None

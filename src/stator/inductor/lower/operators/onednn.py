@@ -92,6 +92,13 @@ def quicker_product(
     return _by_quickest(builder, a, b, bias, meta)
 
 
+def product_in_tiles(builder: LoweringBuilder, a: Tensor, b: str | View, columns: Any, bias: Tensor) -> Tensor | None:
+    """`a @ b + bias` where `quicker_product` has a kernel of ours for it, whatever the number of rows; else None."""
+    if constant_of(builder, b) is not None or _suits_few_rows(builder, a, b, columns, bias):
+        return None
+    return _in_tiles(builder, a, b, columns, bias, None)
+
+
 def _in_tiles(
     builder: LoweringBuilder, a: Tensor, b: str | View, columns: Any, bias: Tensor | None, meta: TensorMeta | None
 ) -> Tensor | None:
