@@ -12,6 +12,7 @@ from stator.dynamo.interpreter.frame import Frame
 from stator.dynamo.ir.prepared_code import opcode, pushes
 from stator.dynamo.values.base import Value
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber
+from stator.dynamo.values.tensors.tensor import TensorValue
 
 BINARY = {
     **ARITHMETIC,
@@ -48,6 +49,8 @@ def _truth(frame: Frame, value: Value) -> Value:
     if type(value) is SymbolicNumber:
         return value if value.kind is bool else context.compare(operator.ne, value, context.constant(0))
     jump = jump_behind(frame, frame.now)
+    if jump is None and isinstance(value, TensorValue):  # for `not value`
+        return context.call(context.known(bool), [value], {})
     return context.constant(context.truth(value) if jump is None else decide(frame, value, jump))
 
 
