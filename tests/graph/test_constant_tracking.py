@@ -7,6 +7,7 @@ import torch
 
 import stator
 from stator.base import counters
+from stator.graph.tracing.tracer import trace
 
 SIZES = [(2, 3), (4, 5), (6, 7)]
 
@@ -43,10 +44,24 @@ def read_while_only_a_part_is_set(x: torch.Tensor) -> torch.Tensor:
     return x * table[:2].sum().item()
 
 
+def turned_in_place(x: torch.Tensor) -> torch.Tensor:
+    table = torch.arange(3)
+    table.unsqueeze_(1)
+    wide = table.expand(3, 3).clone()
+    wide.t_()
+    return x * wide[0].tolist()[2] + wide[:, 0].sum().item() + table.squeeze_().tolist()[1]
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 @pytest.mark.parametrize(
     "function",
-    [filled_by_rows_and_columns, filled_from_tensors, written_over_again, read_while_only_a_part_is_set],
+    [
+        filled_by_rows_and_columns,
+        filled_from_tensors,
+        written_over_again,
+        read_while_only_a_part_is_set,
+        turned_in_place,
+    ],
 )
 def test_numbers_of_a_filled_table_are_known(function, backend: str) -> None:
     x = torch.randn(6)
@@ -55,6 +70,14 @@ def test_numbers_of_a_filled_table_are_known(function, backend: str) -> None:
     compiled = stator.compile(function, backend=backend)
     assert torch.equal(compiled(x), function(x))
     assert counters.counts["graphs"] == 1 and not counters.counts["graph_breaks"]
+
+
+def test_a_table_turned_in_place_is_traced_as_it_lies() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.arange(3).unsqueeze_(1).expand(3, 5)
+
+    x = torch.randn(3, 5)
+    assert torch.equal(trace(function, [x], keep=lambda _: True).graph(x)[0], function(x))
 
 
 def added_to(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:

@@ -390,6 +390,7 @@ class FakeMode(TorchDispatchMode):
         fake = args[0]
         if info.target not in LAYOUT_ONLY:
             raise Unsupported("storage-mutation", f"{info.target} replaces or resizes the storage of a tensor")
+        value, twin = fake.tracked_value(), functional_twin(info.target)
         with torch._C._DisableTorchDispatch():
             if info.target is aten.squeeze_.dim:
                 # ATen hands a tensor its own symbolic sizes there, and frees them before it reads them
@@ -399,6 +400,9 @@ class FakeMode(TorchDispatchMode):
         fake.meta = TensorMeta(
             tuple(fake.shape), fake.stride(), fake.dtype, fake.device, fake.storage_offset(), fake.meta.view_of
         )
+        fake.constant = None
+        if value is not None and twin is not None and twin is not aten.as_strided.default:
+            fake.hold(twin(value, *args[1:], **kwargs), _known_from([fake]))
         return fake
 
     # -- data -----------------------------------------------------------------------------------------------------
