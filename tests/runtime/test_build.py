@@ -204,13 +204,31 @@ def test_a_full_disk_is_named_and_left(everywhere: bool, monkeypatch: pytest.Mon
             assert run(build.build_kernels([kernel("a", 1)])["a"]) == 1
 
 
+def of_lines(name: str, lines: int, text: str = "") -> build._Wanted:
+    return build._Wanted(name, "\n" * (lines - 1) + f"{text}\n", name)
+
+
 def test_units_are_balanced_and_keep_every_kernel() -> None:
-    wanted = [build._Wanted(f"k{n}", "x" * length, str(n)) for n, length in enumerate((9000, 100, 4000, 5000, 200))]
+    wanted = [of_lines(f"k{n}", lines) for n, lines in enumerate((900, 10, 400, 500, 20))]
     units = build.partition(wanted, 2)
     assert sorted(kernel.symbol for unit in units for kernel in unit) == [f"k{n}" for n in range(5)]
-    lengths = [sum(len(kernel.source) for kernel in unit) for unit in units]
-    assert max(lengths) - min(lengths) <= 1000
+    lengths = [sum(kernel.source.count("\n") for kernel in unit) for unit in units]
+    assert max(lengths) - min(lengths) <= 100
     assert len(build.partition(wanted[1:2], 8)) == 1
+
+
+@pytest.mark.parametrize(("threads", "together"), [(2, True), (16, False)])
+def test_kernels_that_call_one_function_lie_in_one_unit_unless_cores_are_idle(threads: int, together: bool) -> None:
+    callers = [of_lines(f"k{n}", 280, "multiply_rows<LANES, LANES>(x);") for n in range(3)]
+    others = [of_lines(f"k{n}", 60) for n in range(3, 9)]
+    units = [{kernel.symbol for kernel in unit} for unit in build.partition([*others, *callers], threads)]
+    assert sum(map(len, units)) == 9
+    assert any({"k0", "k1", "k2"} <= unit for unit in units) == together
+
+
+def test_functions_that_units_compile_once_are_those_of_headers() -> None:
+    headers = "".join(path.read_text() for path in toolchain.CSRC.glob("vec*.h"))
+    assert all(name.strip(" <(") in headers for name in build._FUNCTION_LINES)
 
 
 _CHILD = """

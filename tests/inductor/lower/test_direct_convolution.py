@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -487,6 +488,26 @@ def test_bias_is_added_to_the_sums_whatever_follows(monkeypatch: pytest.MonkeyPa
             assert_same(compiled(x), function(x), FUSED)
     (kernels,) = tmp_path.glob("*/60_code.cpp")
     assert kernels.read_text().count("multiply_rows") == 1
+
+
+def test_few_rows_of_all_widths_share_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A unit compiles it once."""
+    of_matrices(monkeypatch)
+    monkeypatch.setenv("STATOR_DUMP", str(tmp_path))
+    wide, narrow = nn.Linear(96, 4 * LANES), nn.Linear(4 * LANES, 3 * LANES)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return narrow(wide(x))
+
+    compiled = stator.compile(function, fullgraph=True, dynamic=True, options={"verify": True})
+    with torch.no_grad():
+        for rows in (40, 5):
+            x = torch.randn(rows, 96)
+            assert_same(compiled(x), function(x), FUSED)
+    (kernels,) = tmp_path.glob("*/60_code.cpp")
+    text = kernels.read_text()
+    assert len(set(re.findall("constexpr int64_t width = .*?,", text))) == 2
+    assert len(set(re.findall("multiply_rows<.*?>", text))) == 1
 
 
 @pytest.mark.parametrize(("make", "width"), [(lambda: nn.Linear(701, 333), 701), (Rows, 40)])

@@ -364,7 +364,8 @@ class _Convolution:
         yield "const int64_t row = begin, count = end - begin;"
         yield f"alignas(64) float tile[{_FEW_ROWS} * width];"
         yield "const float *const w = weight + start * apart;"
-        factors = f"<{1 if self.convolution.in_channels % float_lanes() else 'LANES'}, width>"
+        # factors of channels and width, few of them, so that kernels of one unit share code
+        factors = f"<{1 if self.convolution.in_channels % float_lanes() else 'LANES'}, LANES>"
         rows = "from + row * pixel, pixel, w, apart, nullptr, tile, width, count, channels, width"
         yield f"multiply_rows{factors}({rows});"
         yield from following
