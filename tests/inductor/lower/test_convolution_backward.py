@@ -106,6 +106,31 @@ def test_patches(formats, wanted, channels: int, out: int, size: int, kernel: in
     assert not any("convolution_backward" in name for name in counters.counts)
 
 
+# batch, channels, out, size, kernel, stride, padding, dilation
+FEW_WINDOWS = [
+    (2, 96, 160, (7, 7), (3, 3), 1, 1, 1),
+    (1, 130, 70, (9, 12), (3, 5), 2, 1, 1),
+    (1, 64, 80, (10, 11), (3, 3), 1, 0, 2),
+    (3, 200, 128, (7, 6), (1, 3), 1, 0, 1),
+]
+
+
+@pytest.mark.each_pair
+@pytest.mark.parametrize(("formats", "wanted"), FORMATS_AND_GRADIENTS)
+@pytest.mark.parametrize("weight_format", FORMATS)
+@pytest.mark.parametrize("case", FEW_WINDOWS)
+def test_more_weights_than_windows(formats, wanted, weight_format: torch.memory_format, case: Sequence) -> None:
+    torch.manual_seed(0)
+    batch, channels, out, size, kernel, stride, padding, dilation = case
+    x = torch.randn(batch, channels, *size).contiguous(memory_format=FORMATS[formats[0]])
+    weight = torch.randn(out, channels, *kernel).contiguous(memory_format=weight_format)
+    y = torch.conv2d(x, weight, None, stride, padding, dilation)
+    grad = torch.randn(y.shape).contiguous(memory_format=FORMATS[formats[1]])
+    compare(grad, x, weight, stride, padding, dilation, 1, wanted)
+    if wanted == (False, True, False):
+        assert not any("convolution_backward" in name for name in counters.counts)
+
+
 def test_large_depthwise_kernels_do_not_call_the_library_for_weights() -> None:
     test_depthwise(CASES[0], (1, 1), (False, True, False))
     assert not any("convolution_backward" in name for name in counters.counts)

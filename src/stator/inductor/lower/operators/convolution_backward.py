@@ -39,7 +39,14 @@ from .depthwise import (
     finds_taps,
 )
 from .library import multiplies_on_gpu, multiply
-from .patches import cuts_patches, have_fast_products, in_format, patch_gradients
+from .patches import (
+    cuts_patches,
+    has_more_weights_than_windows,
+    have_fast_products,
+    in_format,
+    patch_gradients,
+    weight_gradient_by_windows,
+)
 from .reductions import reduce
 from .views import permute, reshape, slice_dim
 
@@ -83,6 +90,10 @@ def _convolution_backward(
         return NotImplemented
     if patches:
         return patch_gradients(builder, grad, x, weight, wanted)
+    if wanted[1] and has_more_weights_than_windows(x, weight, grad.shape[2:], groups):
+        found = _gradients_by_library(builder, grad, x, weight, rest, [wanted[0], False, wanted[2]])
+        found[1] = weight_gradient_by_windows(builder, grad, x, weight, *steps)
+        return found
     if set(weight.shape[2:]) == {1} and groups == 1 and max(stride) > 1 and not any(padding):
         return _of_thinned(builder, grad, x, weight, [bias_sizes, stride, *_ONE_BY_ONE], wanted)
     own = wanted[1] and _is_depthwise(x, weight, groups) and math.prod(weight.shape[2:]) > SMALL_DEPTHWISE
@@ -187,7 +198,7 @@ def _of_depthwise(
     steps: Steps = (rest[1], rest[2], rest[3])
     loops = [wanted[0] and finds_taps(steps), wanted[1], wanted[2]]
     others = [flag and not own for flag, own in zip(wanted, loops, strict=True)]
-    found = _by_library_on_gpu(builder, grad, x, weight, rest, others) if any(others) else [None, None, None]
+    found = _gradients_by_library(builder, grad, x, weight, rest, others)
     last = runs_channels_last(grad)
     if loops[0]:
         found[0] = depthwise_gradient(builder, grad, weight, steps, last)
@@ -198,13 +209,19 @@ def _of_depthwise(
     return found
 
 
-def _by_library_on_gpu(
+def _gradients_by_library(
     builder: LoweringBuilder, grad: Tensor, x: Tensor, weight: Tensor, rest: Sequence[Any], wanted: Sequence[bool]
 ) -> list[Any]:
+    """The gradients that are wanted, in the best format."""
+    if not any(wanted):
+        return [None, None, None]
+    found = NotImplemented
     if may_choose_for_gpu(x, grad.shape):
         found = _on_gpu(builder, grad, x, weight, rest, wanted)
-        if found is not NotImplemented:
-            return list(found)
+    elif x.device.type == "cpu":
+        found = _in_best_format(builder, grad, x, weight, rest, wanted)
+    if found is not NotImplemented:
+        return list(found)
     nodes = zip((grad, x, weight), builder.node.args, strict=False)
     args = [builder.argument(one, node.meta["val"].stride) for one, node in nodes]
     metas = [meta if flag else None for meta, flag in zip(builder.meta, wanted, strict=True)]
