@@ -6,10 +6,13 @@ through operators that overwrite parts of it with known numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
+
+from stator.prims.record import TensorMeta
 
 from .fake_tensor import FakeStorage, FakeTensor, TrackedMemory
 
@@ -63,3 +66,17 @@ def track_write(func: OpOverload, args: tuple[Any, ...], written: FakeTensor, ve
         if memory.write(written.meta, value, known_from):
             memory.version = storage.version
             storage.tracked = memory
+
+
+def lies_within(base: FakeTensor, meta: TensorMeta) -> bool:
+    """Whether the known contents of `base`, a tensor in memory of its own, hold each element of a view by strides."""
+    known = base.tracked_value()
+    if known is None or base.meta.offset or known.stride() != tuple(base.meta.stride):
+        return False
+    last = meta.offset + sum((size - 1) * stride for size, stride in zip(meta.shape, meta.stride, strict=True))
+    return 0 in meta.shape or last < known.untyped_storage().nbytes() // known.element_size()
+
+
+def origins(tensors: Sequence[FakeTensor]) -> frozenset[Any]:
+    """What the known contents of these tensors rely on."""
+    return frozenset().union(*[tensor.known_from for tensor in tensors if tensor.known_from])

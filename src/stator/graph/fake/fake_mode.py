@@ -24,7 +24,7 @@ from stator.prims.record import ShapeRule, TensorMeta
 from stator.prims.refusal import Refused
 from stator.prims.type_promotion import number_dtype
 
-from .constant_tracking import UNINITIALIZED_FACTORIES, track_factory, track_write
+from .constant_tracking import UNINITIALIZED_FACTORIES, lies_within, origins, track_factory, track_write
 from .fake_tensor import FakeStorage as FakeStorage
 from .fake_tensor import FakeTensor as FakeTensor
 from .fake_tensor import flat_tensors
@@ -337,7 +337,7 @@ class FakeMode(TorchDispatchMode):
         if len(written) == 1:
             track_write(info.target, args, written[0], written[0].fake_storage.version - 1)
         for fake, value in zip(written, known, strict=False):
-            fake.hold(value, _known_from(tensors))
+            fake.hold(value, origins(tensors))
         return self._returned(info, args, kwargs, results, tensors)
 
     def _written_constants(
@@ -402,7 +402,7 @@ class FakeMode(TorchDispatchMode):
         )
         fake.constant = None
         if value is not None and twin is not None and twin is not aten.as_strided.default:
-            fake.hold(twin(value, *args[1:], **kwargs), _known_from([fake]))
+            fake.hold(twin(value, *args[1:], **kwargs), origins([fake]))
         return fake
 
     # -- data -----------------------------------------------------------------------------------------------------
@@ -484,27 +484,14 @@ class FakeMode(TorchDispatchMode):
             return
         if any(isinstance(number, SYMBOLIC) for number in pytree.tree_leaves((args, kwargs))):
             return
-        if func is aten.as_strided.default and not _lies_within(tensors[0], outputs[0].meta):
+        if func is aten.as_strided.default and not lies_within(tensors[0], outputs[0].meta):
             return
         values = flat_tensors(func(*_to_values(args), **_to_values(kwargs)), torch.Tensor)
-        known_from = _known_from(tensors)
+        known_from = origins(tensors)
         for output, value in zip(outputs, values, strict=True):
             output.constant, output.constant_version = value, output.fake_storage.version
             if known_from:
                 output.known_from = known_from
-
-
-def _lies_within(base: FakeTensor, meta: TensorMeta) -> bool:
-    """Whether the known contents of `base`, a tensor in memory of its own, hold each element of a view by strides."""
-    known = base.tracked_value()
-    if known is None or base.meta.offset or known.stride() != tuple(base.meta.stride):
-        return False
-    last = meta.offset + sum((size - 1) * stride for size, stride in zip(meta.shape, meta.stride, strict=True))
-    return 0 in meta.shape or last < known.untyped_storage().nbytes() // known.element_size()
-
-
-def _known_from(tensors: list[FakeTensor]) -> frozenset[Any]:
-    return frozenset().union(*[tensor.known_from for tensor in tensors if tensor.known_from])
 
 
 def _is_small(meta: TensorMeta) -> bool:
