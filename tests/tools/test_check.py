@@ -438,3 +438,25 @@ def test_vision_models_pass(name: str, expected: list[str]) -> None:
 def test_recurrent_layers_hold_for_all_lengths(layer: Any) -> None:
     found = stator.check(layer(8, 6, 2), stator.TensorSpec(("seq", "batch", 8)))
     assert (found.ok, found.constraints, found.complete) == (True, (), True), str(found)
+
+
+def test_stages_in_a_row_ask_for_one_bound() -> None:
+    stages = [torch.nn.Conv2d(3, 3, 2, 2) for _ in range(4)]
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        for stage in stages:
+            x = stage(x)
+            x = x + x.mean((2, 3), keepdim=True)
+        return x
+
+    result = stator.check(program, TensorSpec(("batch", 3, "height", 64)))
+    assert [constraint.text for constraint in result.constraints] == ["height >= 16"]
+
+
+def test_a_way_that_symbols_cannot_take_is_not_known() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        causal = x.shape[2] // 4 - 1 > 1 and False
+        return torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=causal)
+
+    (constraint,) = stator.check(program, TensorSpec(("batch", 2, "rows", 4))).constraints
+    assert constraint.otherwise is not None and constraint.otherwise.startswith("not known: ")

@@ -19,7 +19,7 @@ from .symbolic.mismatch import describe
 from .symbolic.paths import Fork, Search, Tree, Untried
 from .symbolic.places import source_line
 from .symbolic.program import Failure, Program, Run, TensorShape
-from .symbolic.solver import Ranges, implies, normal
+from .symbolic.solver import Ranges, bound_of, implies, normal
 from .symbolic.specs import Dim
 
 
@@ -240,7 +240,8 @@ def _reason(tree: Tree, place: UserPlace | None) -> str | None:
         if isinstance(end, Run) and end.failure is not None:
             failed = end.failure.places[-1] if end.failure.places else None
             elsewhere = f"\n    {failed}\n      {source_line(failed)}" if failed not in (None, place) else ""
-            return f"{_operation(end.failure, end) or end.failure.text}{elsewhere}"
+            unclear = "" if end.failure.known else "not known: "  # what failed are the symbols
+            return f"{unclear}{_operation(end.failure, end) or end.failure.text}{elsewhere}"
     return None
 
 
@@ -251,12 +252,26 @@ def _without_implied(ranges: Ranges, constraints: Sequence[Constraint]) -> list[
         # an answer does not matter if the condition holds anyway where the answer is another
         when = tuple(answer for answer in one.when if not implies(ranges, [negate(answer)], one.condition))
         kept.append(replace(one, when=when))
-    kept = _merged(ranges, list(dict.fromkeys(kept)))
+    kept = _as_bounds(ranges, _merged(ranges, list(dict.fromkeys(kept))))
     for one in reversed(kept[:]):
         others = [other.condition for other in kept if other is not one and set(other.when) <= set(one.when)]
         if implies(ranges, [*one.when, *others], one.condition):
             kept.remove(one)
     return kept
+
+
+def _as_bounds(ranges: Ranges, constraints: list[Constraint]) -> list[Constraint]:
+    """Inequalities next to the end of what the other conditions leave, as bounds: `w // 4 != 1` is `w >= 8` for w >= 4.
+    Several of them in a row are one bound."""
+    changed = True
+    while changed:
+        changed = False
+        for position, one in enumerate(constraints):
+            known = [other.condition for other in constraints if other is not one and not other.when]
+            bound = bound_of(ranges, [*one.when, *known], one.condition)
+            if bound is not None:
+                constraints[position], changed = replace(one, condition=bound), True
+    return constraints
 
 
 def _merged(ranges: Ranges, constraints: list[Constraint]) -> list[Constraint]:

@@ -94,8 +94,11 @@ def _environment(ranges: Ranges, conditions: Sequence[Condition]) -> tuple[Envir
         low, high = multiples.ranges[symbol]
         for bound in (compare(">=", expr, int(low)), compare(">=", int(high), expr)):
             environment.assume(bound)
-    for condition in conditions:
-        environment.assume(multiples.rewrite(condition))
+    for condition in map(multiples.rewrite, conditions):
+        environment.assume(condition)
+        if isinstance(condition, Comparison) and condition.relation == "==" and isinstance(condition.expr, Expr):
+            for one in (condition.expr, -condition.expr):  # `w // 32 == 1` bounds w, too
+                environment.assume(compare(">=", one, 0))
     return environment, multiples
 
 
@@ -119,6 +122,18 @@ def implies(ranges: Ranges, known: Sequence[Condition], condition: Condition) ->
         return True
     except ZeroDivisionError:
         return False
+
+
+def bound_of(ranges: Ranges, known: Sequence[Condition], condition: Condition) -> Condition | None:
+    """The bound that an inequality is, where other conditions leave one of its sides alone; else None."""
+    if not isinstance(condition, Comparison) or condition.relation != "!=" or not isinstance(condition.expr, Expr):
+        return None
+    if any(ranges.get(symbol) == (0, 1) for symbol in condition.symbols):  # a truth of data is no size
+        return None
+    for one in (condition.expr, -condition.expr):
+        if implies(ranges, known, compare(">=", one, 0)):
+            return normal(compare(">=", one, 1), ranges)
+    return None
 
 
 def solve(ranges: Ranges, conditions: Sequence[Condition], start: Mapping[str, int]) -> dict[str, int] | None:
