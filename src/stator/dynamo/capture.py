@@ -214,7 +214,7 @@ class _Attempt:
             sizes = context.recorder.numbers.inputs
             sizes.varying.update(context.varying)
             if any(type(one) is SizeSource for one in self.assumptions.changes):  # as before the break
-                sizes.varying.update(map(LocalSource, resumption.point.stack_parameters))
+                sizes.varying.update(map(LocalSource, resumption.point.values_of_stacks()))
         return frame
 
     def _go_on_handling(self, context: FrameCapture, frame: Frame) -> None:
@@ -540,6 +540,7 @@ def _inner_frames(reconstructor: FrameReconstructor, frame: Frame) -> Iterator[I
         {name: names[name] for name in code.co_varnames if name in names and name not in frame.cells},
         {name: reconstructor.recipe(frame.cells[name]) for name in code.co_freevars}
         | {name: reconstructor.variable_cell(frame.cells[name]) for name in cells},
+        changing=changing_locals(frame),
     )
 
 

@@ -47,7 +47,7 @@ from .eager_frames import (
 )
 from .guards.guard import Guard
 from .guards.guard_filter import kept_guards
-from .guards.source import is_in_local_class
+from .guards.source import Source, in_variable, is_in_local_class, variable_of
 from .host.compile_directives import disabled, frame_disabled_by_torch
 from .host.hook import call_with_hook, skip_frame
 from .host.native_status import native
@@ -84,6 +84,10 @@ class FrameCompiler:
         self._unsteady: set[UserPlace] = set()  # lines that relied on contents that changed often
         self._joined: dict[tuple[int, int], Any] = {}  # by the ids of the outer and the inner continuation
         self._joined_places: Counter[CodeType] = Counter()  # resume points inside a call, by code
+        # by user code of frames that a break left together: numbers and sizes in their variables that change
+        self._changing: WeakKeyDictionary[CodeType, dict[Source, int]] = WeakKeyDictionary()
+        # by code that resumes a frame inside a call: that of the called function, and its names of the parameters
+        self._resumed_inside: WeakKeyDictionary[CodeType, tuple[CodeType, dict[str, str]]] = WeakKeyDictionary()
         # by function: the callers that a break in the function left together with it, without a graph before
         self._without_graph: defaultdict[CodeType, WeakSet[CodeType]] = defaultdict(WeakSet)
         # functions with too many such callers, and resume code of several frames that was compiled too often
@@ -202,6 +206,7 @@ class FrameCompiler:
         self._unsteady |= assumptions.unsteady
         return replace(
             assumptions,
+            changes={**self._expected_changes(code), **assumptions.changes},
             unsteady=frozenset(self._unsteady),
             refused=dict(self._refused),
             called_apart=frozenset(self._called_apart),
@@ -210,6 +215,22 @@ class FrameCompiler:
             known_sizes=code in self._knows_sizes,
             unrolled={(code, at): unrolled for code, loops in self._loops.items() for at, unrolled in loops.items()},
         )
+
+    def _expected_changes(self, code: CodeType) -> dict[Source, int]:
+        """Changes that the captures of frames have seen which this code resumes together."""
+        resumption = resumption_of(code)
+        if resumption is None:
+            return {}
+        changes = self._changing.get(user_code(code), {}).items()
+        found = {source: count for source, count in changes if variable_of(source) in resumption.point.parameters}
+        if code in self._resumed_inside:
+            called, names = self._resumed_inside[code]
+            there = {name: here for here, name in names.items()}
+            for source, count in self._expected_changes(called).items():
+                here = in_variable(source, there[variable_of(source)])  # type: ignore[index]
+                if here is not None:
+                    found[here] = count
+        return found
 
     def _module_among(self, bound: Mapping[str, Any]) -> Any:
         """The compiled module, if it is among the frame's arguments."""
@@ -256,6 +277,10 @@ class FrameCompiler:
             return
         counters.count("graph_breaks")
         logs.log("graph_breaks", "%s", exit_.reason)
+        if exit_.inner:
+            self._changing.setdefault(user_code(captured.code), {}).update(exit_.changing)
+            for one in exit_.inner:
+                self._changing.setdefault(one.code, {}).update(one.changing)
         if exit_.inner and captured.graph is None:
             innermost = exit_.inner[-1].code
             self._without_graph[innermost].add(captured.code)
@@ -398,12 +423,12 @@ class FrameCompiler:
             whole = self._joined_places[point.code] <= _MOST_JOINED_PLACES
             cache = None
             if whole:
+                inside_names = inner_parameter_names(function, inner)
+                self._resumed_inside[function.__code__] = inner._function.__code__, inside_names
                 names = function.__code__.co_varnames
                 receiver = next((name for name in reversed(names) if name.startswith("self of ")), "self")
                 options = self.settings.options
-                inside = (
-                    None if inner._cache is None else InnerCache(inner._cache, inner_parameter_names(function, inner))
-                )
+                inside = None if inner._cache is None else InnerCache(inner._cache, inside_names)
                 code = function.__code__
                 leave = partial(self._leave_inside, weakref.ref(code))
                 cache = make_cache(

@@ -87,6 +87,16 @@ class Disjunction(_Compound):
         return any(part.holds(values) for part in self.parts)
 
 
+def only_value(condition: Condition) -> int | None:
+    """The number that a condition on one symbol requires, if it is linear and requires one."""
+    if not isinstance(condition, Comparison) or condition.relation != "==" or len(condition.symbols) != 1:
+        return None
+    (symbol,) = condition.symbols
+    at_zero, at_one = (condition.expr.evaluate({symbol: number}) for number in (0, 1))
+    number = at_zero // (at_zero - at_one) if at_zero != at_one else 0
+    return number if condition.holds({symbol: number}) else None
+
+
 def compare(relation: str, left: Any, right: Any) -> Condition:
     """`left relation right` for ==, !=, <, <=, > and >=, on integer or floating-point expressions, or numbers."""
     if isinstance(left, (FloatExpr, float)) or isinstance(right, (FloatExpr, float)):

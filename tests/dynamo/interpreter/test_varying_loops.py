@@ -385,25 +385,6 @@ def test_a_size_is_a_bound_from_its_second_value_on(over: Callable[..., Any]) ->
     assert not any(needed[4:]), needed
 
 
-@pytest.mark.fixed_sizes
-def test_sizes_behind_a_break_are_symbols_where_sizes_before_it_are() -> None:
-    @stator.disable
-    def above(x: torch.Tensor) -> torch.Tensor:
-        return x[:-1] * 2
-
-    def program(x: torch.Tensor) -> torch.Tensor:
-        return (x + 1).sin() + (above(x).sum(0, keepdim=True) + x.cos())
-
-    compiled = stator.compile(program, backend="aot_eager")
-    needed = []
-    for rows in (3, 5, 7, 9, 1):
-        before = counters.counts["dynamo.compiled_frames"]
-        x = torch.randn(rows, 3)
-        assert_same(compiled(x), program(x), ROUNDED)
-        needed.append(counters.counts["dynamo.compiled_frames"] - before)
-    assert not any(needed[2:4]), needed
-
-
 def test_rows_that_the_program_changes_before_a_loop_are_those_of_eager() -> None:
     def over_changed_rows(x: torch.Tensor) -> torch.Tensor:
         x = x + 1

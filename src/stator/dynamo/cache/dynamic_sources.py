@@ -3,7 +3,7 @@ guards reveal them. No torch here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -14,6 +14,7 @@ from stator.dynamo.guards.guard import FreeSize, Guard, GuardKind
 from stator.dynamo.guards.guard_tree import build_guard_tree
 from stator.dynamo.guards.source import CallSource, SizeSource, Source, StrideSource, is_buffer, length_source
 from stator.dynamo.ir.resume import closure_of
+from stator.shapes.conditions import only_value
 
 OFTEN = 2  # changes of contents after which no guard relies on them
 
@@ -48,9 +49,10 @@ def changed_numbers(
     GuardTree.explain."""
     if failure[0] < 0 or guards[failure[0]].kind in _OF_OTHER_OBJECTS:
         return {}
+    relied_on = [*guards, *(equation for guard in guards for equation in _equations(guard))]
     return {
         length_source(guard.source) if guard.kind is GuardKind.LENGTH else _place(guard.source): guard.expected
-        for guard in guards
+        for guard in relied_on
         if _is_on_number(guard) and _fails(guard, function, values)
     }
 
@@ -120,6 +122,21 @@ def _holds_another(guard: Guard, function: FunctionType, values: tuple[object, .
 
 
 _OF_OTHER_OBJECTS = (GuardKind.IS, GuardKind.TYPE, GuardKind.CODE)
+
+
+def _equations(guard: Guard) -> Iterator[Guard]:
+    """Guards on ints of the program that are symbols, of which the facts of a version leave one value."""
+    if guard.kind is not GuardKind.SIZES:
+        return
+    sources = dict(zip(guard.expected.symbols, guard.expected.sources, strict=True))
+    for fact in guard.expected.facts:
+        symbols = fact.condition.symbols
+        source = sources.get(next(iter(symbols))) if len(symbols) == 1 else None
+        if source is None or isinstance(source, SizeSource | StrideSource):
+            continue
+        number = only_value(fact.condition)
+        if number is not None:
+            yield Guard(source, GuardKind.EQUALS, number)
 
 
 def _is_on_number(guard: Guard) -> bool:

@@ -7,7 +7,7 @@ turns them into guard tree nodes.
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any, ClassVar
 
@@ -262,6 +262,14 @@ def variable_of(source: Source) -> str | None:
         if at is None:
             return None
     return at.name
+
+
+def in_variable(source: Source, name: str) -> Source | None:
+    """A number in a variable, or a size of a tensor in it, as that of another variable; None for other sources."""
+    if isinstance(source, SizeSource | StrideSource):
+        base = in_variable(source.base, name)
+        return None if base is None else replace(source, base=base)
+    return LocalSource(name) if isinstance(source, LocalSource) else None
 
 
 def is_in_local_class(source: Source) -> bool:

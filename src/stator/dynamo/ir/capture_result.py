@@ -91,6 +91,7 @@ class InnerFrame:
         but the last, the call of the next frame. stack: the part of the value stack below the call's operands; None
         marks a NULL. locals: in the order of the code's variables. cells: of all free variables, then of the cell
         variables that exist, in the code's order. private_cells: names of cells that only this frame holds.
+        changing: as of a Break.
     """
 
     code: CodeType
@@ -100,6 +101,7 @@ class InnerFrame:
     locals: dict[str, Recipe] = field(default_factory=dict)
     cells: dict[str, Recipe] = field(default_factory=dict)
     private_cells: tuple[str, ...] = ()
+    changing: Mapping[Source, int] = field(default_factory=dict)
 
     def values(self) -> list[Recipe]:
         """The arguments of the code that resumes this frame: cells, variables, then the stack without NULLs and

@@ -81,6 +81,11 @@ class ResumePoint:
                 names.append(name)
         return names
 
+    def values_of_stacks(self) -> list[str]:
+        """The parameters that bring values of stack slots, those of called functions included."""
+        inside = (name for name in self.inner or () if is_stack_name(name))
+        return [*self.stack_parameters, *inside]
+
     @property
     def parameters(self) -> tuple[str, ...]:
         """The parameters of the resume code."""
