@@ -246,6 +246,27 @@ def test_means_of_channels_last_images_ask_for_no_sizes(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_means_of_rows_and_norms_of_groups_need_no_version_for_one(backend: str) -> None:
+    def program(x, weight):
+        last = F.linear(x, weight)
+        normed = F.group_norm(last.transpose(1, 2), 2)
+        return F.adaptive_avg_pool1d(last.transpose(1, 2), 1).flatten(1), normed, F.adaptive_avg_pool1d(normed * 2, [1])
+
+    def make(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(size, 2 * size - 1, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True)
+
+    check_sizes(program, make, backend=backend, sizes=(5, 7, 1, 3), tolerance=ROUNDED)
+
+
+def test_a_group_of_one_element_raises_as_in_eager() -> None:
+    compiled = stator.compile(lambda x: F.group_norm(x, 4), backend="aot_eager")
+    for size in (5, 7):
+        compiled(torch.randn(size, 4, size))
+    with pytest.raises(ValueError, match="Expected more than 1 value per channel"):
+        compiled(torch.randn(1, 4, 1))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_masks_of_images_as_channels_of_one_image_have_one_layout(backend: str) -> None:
     def program(x, y):
         masks = torch.ones(x.shape[0], 6, 4)

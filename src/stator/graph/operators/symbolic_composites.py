@@ -91,6 +91,15 @@ def _adaptive_avg_pool2d(input: torch.Tensor, output_size: Any) -> torch.Tensor:
     return input.mean((-1, -2))[:, None, None].permute(0, 3, 1, 2)
 
 
+@stand_ins.register(F.adaptive_avg_pool1d)
+def _adaptive_avg_pool1d(input: torch.Tensor, output_size: Any) -> torch.Tensor:
+    """Means of whole rows, as of images of one row."""
+    is_one = output_size == 1 if type(output_size) is int else tuple(output_size) == (1,)
+    if not is_one or input.dim() != 3 or not _is_symbolic(input):
+        return F.adaptive_avg_pool1d(input, output_size)
+    return _adaptive_avg_pool2d(input.unsqueeze(-2), 1).squeeze(-2)
+
+
 @stand_ins.register("fill_diagonal_")
 def _fill_diagonal(self: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor:
     """Of matrices; where `wrap` is set, the diagonal begins anew in tall ones."""

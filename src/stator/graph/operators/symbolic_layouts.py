@@ -236,6 +236,19 @@ for _of_numbers in (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss):
     _loss(_of_numbers, broadcasts=True)
 
 
+@stand_ins.register(F.group_norm)
+def _group_norm(
+    input: torch.Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> torch.Tensor:
+    """Let C++ copy an input as it does for large sizes. Nobody else sees the copy. torch's function raises for a single
+    element in a group."""
+    fits = _is_symbolic(input) and input.dim() > 2 and num_groups > 0
+    if not fits or input.shape[0] * input.shape[1] // num_groups * math.prod(input.shape[2:]) == 1:
+        return F.group_norm(input, num_groups, weight, bias, eps)
+    with assume_several([to_expression(size) for size in input.shape]):
+        return torch.group_norm(input, num_groups, weight, bias, eps, torch.backends.cudnn.enabled)
+
+
 @stand_ins.register(F.scaled_dot_product_attention)
 def _attention(
     query: torch.Tensor,
