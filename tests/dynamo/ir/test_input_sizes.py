@@ -646,6 +646,54 @@ def test_samples_of_one_row_need_no_version(read):
     assert len(compilations(function, calls).made) == 2
 
 
+def nearest_codes(x, codebook):
+    rows = F.normalize(x.permute(0, 2, 1).reshape(x.shape[0] * x.shape[2], x.shape[1]))
+    distances = rows.pow(2).sum(1, keepdim=True) - 2 * rows @ codebook.t()
+    return distances.argmin(1).view(x.shape[0], -1)
+
+
+def weighted_samples(x, codebook):
+    by_heads = x.view(x.shape[0], 2, 2, -1)
+    weights = by_heads.transpose(1, 2).reshape(x.shape[0] * 2, 1, 2, x.shape[2])
+    samples = torch.ones(x.shape[0] * 2, 3, 2, x.shape[2])
+    return (samples * weights).sum(-1)
+
+
+def pieces_of_rows(x, codebook):
+    rows = x.transpose(1, 2).reshape(x.shape[0] * x.shape[2], x.shape[1]).split(2, -1)
+    return [one.reshape(x.shape[0], x.shape[2], -1, 1).flatten(2) @ codebook[:2] for one in rows]
+
+
+@pytest.mark.parametrize("program", [nearest_codes, weighted_samples, pieces_of_rows])
+def test_rows_whose_layout_does_not_show_need_no_version_for_one(program):
+    calls = [(torch.randn(n, 4, n + 1), torch.randn(4, 4)) for n in (5, 7, 1, 2)]
+    assert len(compilations(program, calls).made) == 2
+
+
+def weights_before_samples(x):
+    weights = x.transpose(1, 2).reshape(x.shape[0] * x.shape[2], x.shape[1])
+    return weights * x.transpose(1, 2).flatten(0, 1).contiguous()
+
+
+def pieces_that_leave(x):
+    rows = x.transpose(1, 2).reshape(x.shape[0] * x.shape[2], x.shape[1])
+    return rows.split(2, -1)[1].reshape(x.shape[0], x.shape[2], 2)
+
+
+def sums_of_rows(x):
+    rows = x.transpose(1, 2).reshape(x.shape[0], x.shape[2], x.shape[1], 1)
+    return rows.pow(2).sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("program", [weights_before_samples, pieces_that_leave, sums_of_rows])
+def test_rows_whose_layout_shows_are_laid_out_as_in_eager(program):
+    compiled = stator.compile(program)
+    for rows in (3, 5, 1, 2):
+        x = torch.randn(rows, 4, 6)
+        found, expected = compiled(x), program(x)
+        assert torch.equal(found, expected) and found.stride() == expected.stride()
+
+
 @pytest.mark.parametrize("needs_weights", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 def test_masks_of_padding_need_no_version_for_one_row_or_one_key(causal, needs_weights):

@@ -17,13 +17,16 @@ from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.fake.fake_tensor import FakeTensor
 from stator.graph.fake.wrapper_subclasses import storages_of
 from stator.graph.ir.size_bindings import symbols_of
+from stator.prims.layout import always_equal, contiguous_strides
 
 # Functions whose results are row-major, or laid out by other operands, whatever the layout of these tensors is
 _PRODUCTS = frozenset(("matmul", "bmm", "baddbmm", "mm", "mv", "addmm", "linear", "einsum"))
 _READERS = _PRODUCTS | {"grid_sample", "gather", "index_select"}
 _OF_LAYOUTS = frozenset(("stride", "is_contiguous", "storage_offset", "data_ptr"))
-_VIEWS = frozenset(("transpose", "permute", "unsqueeze", "expand", "view", "mT", "T", "swapaxes", "getitem"))
-_SUMS = frozenset(("add", "sub", "mul"))  # whose results are laid out as operands are
+_VIEWS = frozenset(("transpose", "permute", "unsqueeze", "expand", "view", "mT", "T", "swapaxes", "getitem", "split"))
+# Functions whose results are laid out as operands are
+_ELEMENTWISE = frozenset(("add", "sub", "mul", "div", "truediv", "pow", "neg", "normalize"))
+_APART = _ELEMENTWISE | {"reshape", "flatten"}
 
 
 class PossibleView:
@@ -78,24 +81,39 @@ def settle_views(recorder: Any, leaving: Sequence[TensorValue]) -> None:
 
 
 def _shows_layout(node: fx.Node, shown: Set[int]) -> bool:
-    """Whether any but such a function reads a tensor, its views, or sums of it whose memory is not `shown`: other
-    results may be laid out as it is, if they have two dimensions."""
+    """Whether any but such a function reads a tensor, its views, or results for each element whose memory is not
+    `shown`: other results may be laid out as it is, if they have two dimensions."""
     for user in node.users:
         name = operation_name(user.target)
         name = str(user.args[1]) if name == "getattr" else name
         operands = *user.args[:3], *[user.kwargs.get(given) for given in ("query", "key", "value")]
         is_mask = name == "scaled_dot_product_attention" and node not in operands
-        if name in _READERS or is_mask or _is_new_line(user, node):
+        if name in _READERS or is_mask or _is_new_line(user, node) or _follows_another(user, node):
             continue
-        apart = name in _SUMS and not {id(one) for one in storages_of(user.meta["example_value"])} & shown
+        apart = name in _APART and not {id(one) for one in storages_of(user.meta["example_value"])} & shown
         if not (name in _VIEWS or apart) or _shows_layout(user, shown):
             return True
     return False
 
 
 def _is_new_line(user: fx.Node, node: fx.Node) -> bool:
-    """Whether the result of torch's function is one tensor of at most one dimension, in memory of its own."""
+    """Whether the result of torch's function is one tensor of at most one dimension, but for sizes of 1, in memory of
+    its own."""
     made, read = (one.meta.get("example_value") for one in (user, node))
     if not isinstance(made, FakeTensor) or not isinstance(read, FakeTensor) or isinstance(user.target, OpOverload):
         return False
-    return made.dim() < 2 and made.fake_storage is not read.fake_storage
+    dims = sum(not always_equal(size, 1) for size in made.shape)
+    return dims < 2 and made.fake_storage is not read.fake_storage
+
+
+def _follows_another(user: fx.Node, node: fx.Node) -> bool:
+    """Whether the result is laid out as the first operand, another tensor of its shape in row-major order."""
+    first = user.args[0] if operation_name(user.target) in _ELEMENTWISE and user.args else None
+    if not isinstance(first, fx.Node) or first is node:
+        return False
+    made, leading = (one.meta.get("example_value") for one in (user, first))
+    if not isinstance(made, FakeTensor) or not isinstance(leading, FakeTensor):
+        return False
+    return always_equal(tuple(leading.shape), tuple(made.shape)) and always_equal(
+        tuple(leading.stride()), contiguous_strides(tuple(made.shape))
+    )
