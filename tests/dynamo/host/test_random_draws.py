@@ -359,3 +359,12 @@ def test_numbers_by_which_speech_models_skip_layers_stay_in_the_graph() -> None:
 
     compiled = stator.compile(program, backend="eager", fullgraph=True)
     assert sequence(compiled) == sequence(program)
+
+
+def test_a_generator_under_fullgraph_says_what_to_do() -> None:
+    def shuffled(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return x[torch.randperm(x.shape[0], generator=generator)]
+
+    compiled = stator.compile(shuffled, fullgraph=True)
+    with pytest.raises(stator.Unsupported, match="draw from it outside and pass the numbers in"):
+        compiled(torch.randn(4), torch.Generator())

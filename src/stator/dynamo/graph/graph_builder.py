@@ -18,6 +18,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from stator.base.errors import Unsupported
 from stator.base.signals import raised_by_signal_handler
+from stator.dynamo.host.break_kinds import argument_hint
 from stator.dynamo.host.naming import class_name
 from stator.dynamo.host.numpy_boundary import is_numpy_bool, plain_converter
 from stator.dynamo.ir.capture_assumptions import NO_ASSUMPTIONS, CaptureAssumptions, operation_name
@@ -203,9 +204,8 @@ class GraphBuilder:
         try:
             constant = plain_number(value.constant())
         except NotConstant:
-            raise unsupported(
-                "torch-argument", f"{value.describe(self.context)} as an argument of a torch function"
-            ) from None
+            what = f"{value.describe(self.context)} as an argument of a torch function"
+            raise unsupported("torch-argument", what, argument_hint(value.python_type(self.context))) from None
         return constant, constant
 
     # -- calls --

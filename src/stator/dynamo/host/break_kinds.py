@@ -70,6 +70,11 @@ HINTS: dict[str, str] = {
     "reconstruct": "use it up before the graph ends",
 }
 
+# By the name of the argument's class
+_ARGUMENT_HINTS: dict[str, str] = {
+    "Generator": "draw from it outside and pass the numbers in, or draw from torch's default one",
+}
+
 # Kinds of errors of later stages, some of which capture meets while it runs an operator's shape rule.
 REFUSAL_HINTS: dict[str, str] = {
     "operator-without-shape-rule": "register it with torch.library.register_fake",
@@ -106,3 +111,8 @@ REFUSAL_HINTS: dict[str, str] = {
 def break_hint(kind: str, hint: str | None) -> str | None:
     """The hint of the break itself, or the general hint for its kind."""
     return hint or HINTS.get(kind) or REFUSAL_HINTS.get(kind)
+
+
+def argument_hint(kind: type) -> str | None:
+    """The hint for an argument that torch's functions take, and graphs do not; None for the general one."""
+    return _ARGUMENT_HINTS.get(kind.__name__)
