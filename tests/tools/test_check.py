@@ -434,6 +434,27 @@ def test_vision_models_pass(name: str, expected: list[str]) -> None:
     assert str(result.outputs) == "(batch, 1000) float32"
 
 
+class ChannelsLastBlocks(torch.nn.Module):
+    """Linear layers over the channels of an image, between convolutions that halve it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.halve = torch.nn.ModuleList(torch.nn.Conv2d(4, 4, 2, stride=2) for _ in range(3))
+        self.wide = torch.nn.Linear(4, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for halve in self.halve:
+            x = halve(x)
+            x = x + (self.wide(x.permute(0, 2, 3, 1)) @ self.wide.weight).permute(0, 3, 1, 2)
+        return x
+
+
+def test_a_linear_layer_asks_for_no_layout() -> None:
+    result = stator.check(ChannelsLastBlocks(), TensorSpec(("batch", 4, "height", "width")))
+    assert result.ok and result.complete, str(result)
+    assert sorted(texts(result)) == ["height >= 8", "width >= 8"], str(result)
+
+
 @pytest.mark.parametrize("layer", (torch.nn.GRU, torch.nn.RNN, torch.nn.LSTM))
 def test_recurrent_layers_hold_for_all_lengths(layer: Any) -> None:
     found = stator.check(layer(8, 6, 2), stator.TensorSpec(("seq", "batch", 8)))

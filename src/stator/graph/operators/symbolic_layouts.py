@@ -84,6 +84,13 @@ def _is_symbolic(input: Any, shape: Sequence[Any] = ()) -> bool:
     )
 
 
+def _is_dense(operand: Any) -> bool:
+    """Whether this is a fake tensor, or a tensor of the program that is no other class."""
+    return isinstance(operand, FakeTensor) or (
+        type(operand) in (torch.Tensor, torch.nn.Parameter) and operand.layout is torch.strided
+    )
+
+
 @stand_ins.register(torch.reshape, "reshape")
 def _reshape(input: torch.Tensor, *shape: Any, **named: Any) -> torch.Tensor:
     sizes = named["shape"] if named else shape[0] if shape and isinstance(shape[0], (tuple, list)) else shape
@@ -132,7 +139,7 @@ def _matmul(input: torch.Tensor, other: torch.Tensor, *, out: Any = None) -> tor
     operands = (input, other)
     if out is not None:
         return torch.matmul(input, other, out=out)
-    if any(not isinstance(one, FakeTensor) or not one.dim() for one in operands) or input.dtype is not other.dtype:
+    if any(not _is_dense(one) or not one.dim() for one in operands) or input.dtype is not other.dtype:
         return torch.matmul(input, other)
     sizes = (*input.shape, *other.shape)
     if input.dim() < 2 or max(input.dim(), other.dim()) < 3 or all(type(size) is int for size in sizes):
@@ -154,7 +161,7 @@ def _matmul(input: torch.Tensor, other: torch.Tensor, *, out: Any = None) -> tor
 def _linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """Apply a linear layer to rows of symbolic sizes, by one `addmm` over all rows."""
     given = (input, weight) if bias is None else (input, weight, bias)
-    if any(not isinstance(one, FakeTensor) or one.dtype is not input.dtype for one in given):
+    if any(not _is_dense(one) or one.dtype is not input.dtype for one in given):
         return F.linear(input, weight, bias)
     if input.dim() < 3 or weight.dim() != 2 or all(type(size) is int for size in input.shape):
         return F.linear(input, weight, bias)
