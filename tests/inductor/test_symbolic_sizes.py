@@ -163,6 +163,14 @@ def test_writes_through_no_copies_of_a_tensor() -> None:
         torch.testing.assert_close(compiled(x), program(x))
 
 
+@pytest.mark.filterwarnings("error:stator")
+def test_group_norm_over_symbolic_images_in_parts() -> None:
+    compiled = stator.compile(lambda x: F.group_norm(x, 3), dynamic=True)
+    for shape in ((2, 6, 40, 36), (3, 6, 33, 36), (1, 6, 41, 37), (2, 6, 3, 400), (2, 6, 2, 2)):
+        x = torch.randn(shape).to(memory_format=torch.channels_last)
+        torch.testing.assert_close(compiled(x), F.group_norm(x, 3))
+
+
 @pytest.mark.parametrize("layout", (torch.contiguous_format, torch.channels_last))
 @pytest.mark.filterwarnings("error:stator")
 def test_group_norm_over_symbolic_channels(layout: torch.memory_format) -> None:

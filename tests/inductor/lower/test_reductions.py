@@ -127,6 +127,32 @@ def test_group_norm_of_nhwc_images_joins_moments_of_channels(groups, channels, m
     assert any(node.body.ranges[-1] == channels for node in loop_nodes(lowered)), "loops run along all channels"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("sizes", [(40, 35), (37, 37), (1500,), (4, 20, 30), (3, 401)])
+@pytest.mark.parametrize("content", ["around 0", "around 1000", "far elements first"])
+def test_group_norm_of_large_nhwc_images_reads_them_twice(content, sizes, dtype):
+    """Once for the moments, whose accuracy does not depend on the first elements of the parts, and once more."""
+    x = torch.randn(2, 12, *sizes)
+    if content == "around 1000":
+        x += 1000
+    if content == "far elements first":
+        x.flatten(2)[..., ::35] = 1e4
+    x = x.movedim(1, -1).to(dtype).contiguous().movedim(-1, 1)
+
+    def normalized(x):
+        return torch.native_group_norm(x, None, None, 2, 12, math.prod(sizes), 3, 1e-5)
+
+    lowered = lowered_of(normalized, (x,))
+    exact = normalized(x.double().contiguous())
+    rounded = 6e-5 if content == "around 1000" else 2e-6  # of the mean alone: 3e-5
+    tolerance = {torch.float32: rounded, torch.bfloat16: 1e-2, torch.float64: 1e-13}[dtype]
+    for found, wanted in zip(run(lowered, (x,)), exact, strict=True):
+        assert (found.double() - wanted).norm() <= tolerance * wanted.norm()
+    load = ("load", lowered.inputs[0])
+    reads = [node for node in loop_nodes(lowered) if any((op.name, *op.args[:1]) == load for op in node.body.ops)]
+    assert len(reads) == (3 if sizes == (3, 401) else 2), "rows of 401 have no even parts"
+
+
 @pytest.mark.parametrize(
     ("affine", "wanted"), [(True, [True] * 3), (True, [False, True, True]), (False, [True, False, False])]
 )

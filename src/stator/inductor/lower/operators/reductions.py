@@ -14,7 +14,7 @@ from stator.inductor.loops.body import Ref
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.heuristics import MIN_CORRECTED_ELEMENTS, store_before_reuse
 from stator.inductor.lower.registry import lowers, view_targets
-from stator.inductor.lower.split_reductions import reads_variance_once
+from stator.inductor.lower.split_reductions import cut_into_parts, reads_variance_once
 from stator.inductor.lower.tensor import Index, Tensor
 from stator.inductor.sizes import product
 from stator.prims.layout import wrap_dims
@@ -29,6 +29,9 @@ aten = torch.ops.aten
 # The result of reducing no elements. Eager raises for extrema of nothing.
 # Sums of this many elements are divided before they are added, where the number of elements is symbolic
 _TYPICAL_MOST = 1 << 24
+
+# Elements of a part of a long reduction across neighbours, whose moments one pass computes
+_PART = 128
 
 NEUTRAL: dict[str, float | bool] = {"sum": 0, "prod": 1, "any": False, "all": True}
 
@@ -237,6 +240,10 @@ def moments(
     def halved(ops: Any, value: Ref, times: int) -> Ref:
         return ops.mul(value, ops.constant(0.5**times, ops.dtype(value))) if times else value
 
+    if halvings is None and not traits.programs and typical > traits.column:
+        parts = _parts_across(x, dims)
+        if parts is not None:
+            return _moments_of_parts(builder, *parts, finish, dtype)
     # shorter reductions read their data twice: it stays near, and plain loops are quicker than Welford's updates
     once = typical > traits.two_pass_elements or _is_split(x, dims, traits)
     if once and (halvings is None or (traits.programs and squares_dtype is None)):
@@ -285,13 +292,85 @@ def moments(
     return spread, mean, [rounded, *rest]
 
 
-def _is_split(x: Tensor, dims: Sequence[int], traits: DeviceTraits) -> bool:
-    """Whether moments over these dimensions are computed in parts, for which reading the data twice is two kernels
-    more."""
+def _parts_across(x: Tensor, dims: Sequence[int]) -> tuple[Tensor, list[int], list[int]] | None:
+    """x with one of these dimensions cut in two, the dimensions over parts, and those within a part; None where
+    neighbouring elements lie in one row, or nothing cuts rows evenly."""
+    kept, reduced = _in_memory_order(x, dims)
+    if not _lies_across(x, kept, reduced) or list(reduced) != list(dims):
+        return None
+    split = cut_into_parts(tuple([x.shape[dim] for dim in dims]), _PART, True, x.sizes)
+    if split is None:
+        return None
+    at, size = dims[split.at], x.shape[dims[split.at]]
+    piece = split.piece if split.whole else 1
+    rows = [piece, *(x.shape[dim] for dim in dims if dim > at)]
+    if any(isinstance(row, Expr) for row in rows) or not _PART // 8 <= math.prod(rows) <= 2 * _PART:
+        return None
+    cut = reshape(x, (*x.shape[:at], size // piece, piece, *x.shape[at + 1 :]))
+    return cut, [dim for dim in dims if dim <= at], [dim + 1 for dim in dims if dim >= at]
+
+
+def _moments_of_parts(
+    builder: LoweringBuilder,
+    x: Tensor,
+    over: Sequence[int],
+    within: Sequence[int],
+    finish: Callable[[Any, Ref], Ref],
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Moments of parts, which read x once, then of all (T. Chan, G. Golub and R. LeVeque, 1983). The sums of a part are
+    those of distances from its first element. The squares of n such distances add up to at most n + 1 times the sum of
+    the squared deviations, because the first element has a deviation, too: this bounds what cancels."""
+    working, length = computation_dtype(x.dtype), math.prod([x.shape[dim] for dim in within])
+    x = stored_for_rereading(builder, x)
+
+    def of_part(ops: Any, index: Index) -> list[Ref]:
+        begin = tuple(0 if dim in within else position for dim, position in enumerate(index))
+        first = ops.to_dtype(x.load(ops, begin), working)
+        distance = ops.sub(ops.to_dtype(x.load(ops, index), working), first)
+        squares, total = ops.reduce("sum", ops.mul(distance, distance)), ops.reduce("sum", distance)
+        share = ops.div(total, ops.constant(length, working))
+        return [ops.abs(ops.fma(ops.neg(total), share, squares)), ops.add(first, share)]
+
+    squares, means = builder.reduction(of_part, [x], x.shape, tuple(within), [working, working])
+    number = element_count(means, over)
+
+    def average(ops: Any, total: Ref) -> Ref:
+        return ops.div(total, ops.constant(number, working))  # type: ignore[no-any-return]
+
+    mean = reduce(builder, "sum", means, over, working, epilogue=average)
+
+    def of_all(ops: Any, index: Index) -> list[Ref]:
+        at = tuple(0 if dim in over else position for dim, position in enumerate(index))
+        away = ops.sub(means.load(ops, index), mean.load(ops, at))
+        between = ops.mul(ops.mul(away, away), ops.constant(length, working))
+        return [ops.to_dtype(finish(ops, ops.reduce("sum", ops.add(squares.load(ops, index), between))), dtype)]
+
+    (spread,) = builder.reduction(of_all, [squares, means, mean], means.shape, tuple(over), [dtype])
+    mean = cast(builder, mean, dtype)
+    spread, mean = (squeeze(part, [within[0]]) for part in (spread, mean))
+    return spread, mean, [mean]
+
+
+def _in_memory_order(x: Tensor, dims: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The other dimensions and these, the largest steps first."""
     steps = x.sizes.hints(x.strides)
     order = sorted(range(x.rank), key=lambda dim: -steps[dim])
     kept, reduced = ([dim for dim in order if (dim in dims) is inside] for inside in (False, True))
-    across = bool(kept and reduced) and steps[kept[-1]] < steps[reduced[-1]]
+    return kept, reduced
+
+
+def _lies_across(x: Tensor, kept: Sequence[int], reduced: Sequence[int]) -> bool:
+    """True if neighbouring elements lie in other rows."""
+    steps = x.sizes.hints(x.strides)
+    return bool(kept and reduced) and steps[kept[-1]] < steps[reduced[-1]]
+
+
+def _is_split(x: Tensor, dims: Sequence[int], traits: DeviceTraits) -> bool:
+    """Whether moments over these dimensions are computed in parts, for which reading the data twice is two kernels
+    more."""
+    kept, reduced = _in_memory_order(x, dims)
+    across = _lies_across(x, kept, reduced)
     ranges, reduced_ranges = (tuple([x.shape[dim] for dim in some]) for some in (kept, reduced))
     return across and reads_variance_once(ranges, reduced_ranges, across, x.sizes, traits)
 
