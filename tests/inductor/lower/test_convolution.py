@@ -139,6 +139,16 @@ def test_one_tap_convolution_is_a_product(memory_format, batch, bias):
     )
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="the product is oneDNN's")
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("shape", [(2, 512, 9, 7), (1, 512, 1, 130)])
+def test_large_one_tap_convolution_of_channels_last_data_is_a_product(shape, bias):
+    x = torch.randn(shape).to(memory_format=torch.channels_last)
+    w, b = torch.randn(200, 512, 1, 1), torch.randn(200)
+    lowered = assert_lowers(lambda x, w, b: F.conv2d(x, w, b if bias else None), x, w, b, library=1, tolerance=1e-4)
+    assert all(map(is_product, library_calls(lowered)))
+
+
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("bias", [False, True])

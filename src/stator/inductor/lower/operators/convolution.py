@@ -64,6 +64,9 @@ aten = torch.ops.aten
 # Images of so many channels are read in runs of several positions
 _FEW_CHANNELS = 4
 
+# Multiplications from which a product takes 0.75 to 0.97 of the time of eager's convolution of one tap in NHWC
+_LARGE_PRODUCT = 1 << 23
+
 # Dtypes that cuDNN computes in both formats
 GPU_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -141,6 +144,11 @@ def _convolution(
         if _is_channels_last_in_eager(x, given, meta, transposed):
             if direct := _packed_each_time(builder, x, weight, bias, (stride, padding, dilation, groups)):
                 return direct
+            large = builder.sizes.hint(x.numel * weight.shape[0]) >= _LARGE_PRODUCT
+            if large and is_product(weight, stride, padding, groups):
+                product = _product_nhwc(builder, x, weight, bias)
+                if product is not None:
+                    return product
             of_weight = kernel_strides(weight, nodes[1])
     args = [
         builder.argument(x, given),
@@ -317,7 +325,7 @@ def _product_nhwc(
     if result is None:
         return None
     images = permute(reshape(result, (batch, height, width, out)), (0, 3, 1, 2))
-    images.deviates = True
+    images.deviates = not same_strides(images.shape, images.strides, builder.meta.stride)
     return images if added is None else _plus_bias(builder, images, added)
 
 
