@@ -117,18 +117,19 @@ INLINE void add_rows(const float *x, int64_t row, const float *w, int64_t apart,
     }
 }
 
-template <int M>
+template <int M, int INNER>
 static __attribute__((noinline)) void add_depth(
     const float *x, int64_t row, const float *w, int64_t apart, float *y, int64_t out_row, int64_t depth, int64_t count
 ) {
     constexpr int K = 8 / M;  // as many factors as fit into registers
     int64_t k = 0;
     for (; k + K <= depth; k += K) add_rows<M, K>(x + k, row, w + k * apart, apart, y, out_row, count);
-    for (; k < depth; ++k) add_rows<M, 1>(x + k, row, w + k * apart, apart, y, out_row, count);
+    for (; INNER % K && k < depth; ++k) add_rows<M, 1>(x + k, row, w + k * apart, apart, y, out_row, count);
 }
 
 // Few rows of x times `count` columns of a matrix that lies by rows, which is read once, in order. y: [rows, count], near;
-// count: a multiple of LANES.
+// count: a multiple of LANES. INNER: a factor of inner.
+template <int INNER = 1>
 static inline void multiply_by_rows(
     const float *x, int64_t row, const float *w, int64_t apart, float *y, int64_t rows, int64_t inner, int64_t count
 ) {
@@ -138,9 +139,9 @@ static inline void multiply_by_rows(
         const int64_t depth = inner - k < most ? inner - k : most;
         const float *some = w + k * apart;
         int64_t m = 0;
-        for (; m + 4 <= rows; m += 4) add_depth<4>(x + m * row + k, row, some, apart, y + m * count, count, depth, count);
-        for (; m + 2 <= rows; m += 2) add_depth<2>(x + m * row + k, row, some, apart, y + m * count, count, depth, count);
-        for (; m < rows; ++m) add_depth<1>(x + m * row + k, row, some, apart, y + m * count, count, depth, count);
+        for (; m + 4 <= rows; m += 4) add_depth<4, INNER>(x + m * row + k, row, some, apart, y + m * count, count, depth, count);
+        for (; m + 2 <= rows; m += 2) add_depth<2, INNER>(x + m * row + k, row, some, apart, y + m * count, count, depth, count);
+        for (; m < rows; ++m) add_depth<1, INNER>(x + m * row + k, row, some, apart, y + m * count, count, depth, count);
     }
 }
 

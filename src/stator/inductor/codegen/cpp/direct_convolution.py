@@ -381,7 +381,8 @@ class _Convolution:
         yield "    const int64_t column = block < whole ? block * width : out_channels - width;"
         yield "    const int64_t row = 0, count = rows, wide = some * width;"
         yield f"    alignas(64) float tile[{_SUMS_AT_ONCE}];"
-        yield "    multiply_by_rows(images, pixel, weight + column, apart, tile, rows, channels, wide);"
+        factor = "" if self.convolution.in_channels % 8 else "<8>"
+        yield f"    multiply_by_rows{factor}(images, pixel, weight + column, apart, tile, rows, channels, wide);"
         yield "    {"
         yield "        const int64_t width = wide;"
         yield from ("        " + text for text in following)
