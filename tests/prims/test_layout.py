@@ -82,6 +82,21 @@ def test_the_order_of_strides_is_a_fact_where_sizes_do_not_tell_it() -> None:
     assert [str(fact) for fact in environment.facts] == ["t - 2 >= 0"]
 
 
+def test_layouts_of_symbolic_sizes_are_computed_once_until_a_fact(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed, original = [], layout._row_major
+    monkeypatch.setattr(layout, "_row_major", lambda shape: (computed.append(shape), original(shape))[1])
+    environment = Environment()
+    rows, columns = (to_sym_int(environment, environment.size(name, hint)) for name, hint in {"r": 2, "c": 5}.items())
+    for shape in ((rows, 3, columns), [rows, 3, columns], (rows, 4, columns), (rows, 3, columns)):
+        outer, inner, last = layout.contiguous_strides(shape)
+        whole = to_expression(columns)
+        assert (to_expression(outer), to_expression(inner), last) == (whole * shape[1], whole, 1)
+    assert len(computed) == 2
+    assert columns == 5
+    assert layout.contiguous_strides((rows, 3, columns)) == (15, 5, 1)
+    assert len(computed) == 3
+
+
 @SETTINGS
 @given(tensors())
 def test_suggested_strides_equal_those_of_an_operator_that_suggests_a_format(tensor: torch.Tensor) -> None:

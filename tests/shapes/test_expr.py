@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stator.shapes.expr import Expr, FloorDiv, Mod, Symbol, constant, symbols
 from stator.shapes.extrema import Max, Min
-from stator.shapes.simplify import loop_ranges, simplify
+from stator.shapes.simplify import _RULES, SymbolicRanges, loop_ranges, simplify
 
 SYMBOLS = symbols("i j k")
 i, j, k = SYMBOLS
@@ -93,6 +93,32 @@ def test_substitute_is_composition(tree, inner, numbers):
     point = dict(zip(SYMBOLS, numbers, strict=True))
     substituted = build(tree).substitute({i: build(inner)})
     assert substituted.evaluate(point) == value(tree, {**point, i: value(inner, point)})
+
+
+def test_substitution_leaves_atoms_without_replaced_symbols_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    quotient = (j - 1) // 2
+    index = i * quotient * quotient + 3 * quotient + (i + k) % 5
+    with monkeypatch.context() as patched:
+        patched.setattr("stator.shapes.expr.floor_div", None)
+        result = index.substitute({i: k + 2})
+    assert result is (k + 2) * quotient * quotient + 3 * quotient + (2 * k + 2) % 5
+
+
+def test_atoms_are_simplified_once_for_all_expressions(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranges = SymbolicRanges({j: (2, 100)}, lambda expr: False)
+    ranges.add_loop(i, j)
+    quotient, simplified = FloorDiv._of(i + 3 * j, j), []
+
+    def rule(atom: FloorDiv, given: SymbolicRanges) -> Expr:
+        simplified.append(atom)
+        return original(atom, given)
+
+    original = _RULES[FloorDiv]
+    monkeypatch.setitem(_RULES, FloorDiv, rule)
+    for expr in (quotient + i, quotient * 2 - j, quotient * i):
+        numbers = {i: 7, j: 9}
+        assert simplify(expr, ranges).evaluate(numbers) == expr.evaluate(numbers)
+    assert simplified == [quotient]
 
 
 @given(trees)

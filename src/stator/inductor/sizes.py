@@ -19,7 +19,7 @@ from stator.shapes.conditions import Comparison, Conjunction, Disjunction, compa
 from stator.shapes.environment import Environment
 from stator.shapes.expr import Expr, ExprLike, Symbol, as_expr, modulo
 from stator.shapes.floats import FloatExpr
-from stator.shapes.simplify import SymbolicRanges, loop_ranges
+from stator.shapes.simplify import Simplified, SymbolicRanges, loop_ranges
 from stator.shapes.sym_node import to_expression, to_sym_float, to_sym_int
 
 Sizes = tuple[Any, ...]  # ints and expressions
@@ -47,6 +47,8 @@ class SizeKnowledge:
 
     def expression(self, value: Any) -> Any:
         """A torch.SymInt or SymFloat as an expression in simplest form, or as a number; other values as themselves."""
+        if value.__class__ is int:
+            return value
         value = to_expression(value)
         if isinstance(value, FloatExpr):
             assert self.environment is not None
@@ -279,7 +281,7 @@ class _Known:
     replaced: dict[Symbol, Expr] = field(default_factory=dict)  # sizes of inputs that facts have replaced
     hints: dict[Expr, int] = field(default_factory=dict)
     simplest: dict[Expr, Expr] = field(default_factory=dict)
-    of_sizes: dict[Expr, Expr] = field(default_factory=dict)
+    of_sizes: Simplified = field(default_factory=dict)
     ranges: dict[tuple[Any, ...], SymbolicRanges] = field(default_factory=dict)
 
 

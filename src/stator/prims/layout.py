@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from stator.shapes.environment import assume_large_sizes, assume_several
-from stator.shapes.sym_node import to_expression
+from stator.shapes.sym_node import remember_of_sizes, to_expression
 
 Sizes = tuple[Any, ...]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -91,13 +91,22 @@ def _answering(context: Callable[[Sizes], AbstractContextManager[None]]) -> Call
             try:
                 hash((args[0], tuple(second) if type(second) is list else second))
             except TypeError:  # symbolic sizes have no hash
-                with context(args[0]):
-                    return function(*args)
+                return _asked(context, function, args)
             return function(*args)
 
         return ask  # type: ignore[return-value]
 
     return decorate
+
+
+def _asked(context: Callable[[Sizes], AbstractContextManager[None]], function: Callable[..., Any], args: Any) -> Any:
+    """The result of a function of symbolic sizes that asks its questions in a context of the first of them."""
+
+    def compute() -> Any:
+        with context(args[0]):
+            return function(*args)
+
+    return remember_of_sizes(function, args, compute)
 
 
 def several_sizes(*shapes: Sequence[Any]) -> AbstractContextManager[None]:
@@ -119,8 +128,7 @@ def contiguous_strides(shape: Sequence[Any]) -> Sizes:
     try:
         found = _contiguous.get(key)
     except TypeError:  # symbolic sizes have no hash
-        with several_sizes(key):
-            return _row_major(key)
+        return _asked(several_sizes, _row_major, (key,))  # type: ignore[no-any-return]
     if found is None:
         found = _contiguous[key] = _row_major(key)
     return found

@@ -25,6 +25,8 @@ _HOLDS: dict[str, Callable[[Any], bool]] = {
     ">=": lambda value: value >= 0,
 }
 _EXACT = 1 << 52  # of ints below, floats are exact
+# Normal forms by relation and difference: a compilation asks for each about three times
+_compared: dict[tuple[str, Expr], Condition] = {}
 _OF_FLOATS: dict[str, Callable[[Any, Any], bool]] = {"==": operator.eq, "<": operator.lt, "<=": operator.le}
 
 
@@ -102,10 +104,16 @@ def compare(relation: str, left: Any, right: Any) -> Condition:
     if isinstance(left, (FloatExpr, float)) or isinstance(right, (FloatExpr, float)):
         return _compare_floats(relation, left, right)
     if relation in ("==", "!="):
-        return _normal(relation, as_expr(left) - right)
-    if relation in ("<", "<="):
-        left, right = right, left
-    return _normal(">=", as_expr(left) - right - (1 if relation in ("<", ">") else 0))
+        difference = as_expr(left) - right
+    else:
+        if relation in ("<", "<="):
+            left, right = right, left
+        difference = as_expr(left) - right - (1 if relation in ("<", ">") else 0)
+        relation = ">="
+    found = _compared.get((relation, difference))
+    if found is None:
+        found = _compared[relation, difference] = _normal(relation, difference)
+    return found
 
 
 def _compare_floats(relation: str, left: Any, right: Any) -> Condition:

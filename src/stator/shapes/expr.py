@@ -54,7 +54,7 @@ class Expr:
         return self * -1
 
     def __sub__(self, other: ExprLike) -> Expr:
-        return self + -other
+        return self + (-other if other.__class__ is int else other * -1)
 
     def __rsub__(self, other: ExprLike) -> Expr:
         return self * -1 + other
@@ -140,13 +140,16 @@ class Expr:
             return self
         total: dict[Monomial, int] = {}
         for monomial, value in self._terms:
-            if len(monomial) == 1:
-                accumulate(total, as_expr(monomial[0]._replaced(replacements))._terms, value)
-            else:
-                product: Expr = constant(value)
-                for atom in monomial:
-                    product = product * atom._replaced(replacements)
-                accumulate(total, product._terms, 1)
+            kept = tuple([atom for atom in monomial if atom.symbols.isdisjoint(replacements)])
+            if len(kept) == len(monomial):
+                total[monomial] = total.get(monomial, 0) + value
+                continue
+            product = from_sorted(((kept, 1),)) if kept else None
+            for atom in monomial:
+                if atom not in kept:
+                    factor = as_expr(atom._replaced(replacements))
+                    product = factor if product is None else product * factor
+            accumulate(total, product._terms, value)  # type: ignore[union-attr]
         return from_terms(total)
 
     def evaluate(self, values: Mapping[Symbol, int]) -> int:

@@ -26,6 +26,8 @@ def floor_quotient(bound: Bound, divisor: Bound) -> Bound:
 
 def times(factor: Bound, bound: Bound) -> Bound:
     """An infinity may stand beside an int that no float can hold."""
+    if factor.__class__ is int and bound.__class__ is int:
+        return factor * bound
     if factor == 0 or bound == 0:
         return 0
     if _is_infinite(factor) or _is_infinite(bound):
@@ -35,6 +37,8 @@ def times(factor: Bound, bound: Bound) -> Bound:
 
 def plus(one: Bound, other: Bound) -> Bound:
     """An infinity may stand beside an int that no float can hold."""
+    if one.__class__ is int and other.__class__ is int:
+        return one + other
     return other if _is_infinite(other) else one if _is_infinite(one) else one + other
 
 

@@ -29,6 +29,8 @@ from .extrema import Max, Min
 from .intervals import UNBOUNDED, Bound, floor_by
 from .polynomial import accumulate, sort_key
 
+Simplified = dict[Expr | tuple[Atom], Expr]
+
 
 def simplify(expr: ExprLike, ranges: Ranges) -> Expr:
     """An equal expression for every value of the symbols within `ranges`, with fewer divisions where possible."""
@@ -66,7 +68,15 @@ def _simplified(expr: Expr, ranges: Ranges) -> Expr:
 def _under(atom: Atom, ranges: Ranges) -> Expr:
     """Simplify an atom under ranges. An atom without a rule stays as it is."""
     rule = _RULES.get(type(atom))
-    return atom if rule is None else rule(atom, ranges)
+    if rule is None:
+        return atom
+    if rule is _symbol or not isinstance(ranges, SymbolicRanges):
+        return rule(atom, ranges)
+    results = ranges.results_for(atom)
+    found = results.get((atom,))
+    if found is None:
+        found = results[(atom,)] = rule(atom, ranges)
+    return found
 
 
 def loop_ranges(variables: Iterable[Symbol], sizes: Iterable[int]) -> dict[Symbol, tuple[Bound, Bound]]:
@@ -79,21 +89,21 @@ class SymbolicRanges(dict[Symbol, tuple[Bound, Bound]]):
 
     `extents`: a loop variable lies between 0 and its extent, exclusively. `proves` says whether facts about sizes imply
     that an expression over sizes is not negative. `of_sizes`: simplified expressions over sizes alone, for all ranges
-    with these facts.
+    with these facts; and what rules make of single atoms, by tuples of them.
     """
 
     __slots__ = ("_added", "_copied", "_of_added", "_of_sizes", "_simplified", "extents", "loops", "proves")
 
-    def __init__(self, sizes: Ranges, proves: Callable[[Expr], bool], of_sizes: dict[Expr, Expr] | None = None) -> None:
+    def __init__(self, sizes: Ranges, proves: Callable[[Expr], bool], of_sizes: Simplified | None = None) -> None:
         super().__init__(sizes)
         self.extents: dict[Symbol, Expr] = {}
         self.loops: set[Symbol] = set()
         self.proves = proves
-        self._of_sizes: dict[Expr, Expr] = {} if of_sizes is None else of_sizes
-        self._simplified: dict[Expr, Expr] = {}
+        self._of_sizes: Simplified = {} if of_sizes is None else of_sizes
+        self._simplified: Simplified = {}
         self._copied = False
         self._added: set[Symbol] = set()  # loops that a copy has beyond its original
-        self._of_added: dict[Expr, Expr] = {}
+        self._of_added: Simplified = {}
 
     def add_loop(self, symbol: Symbol, extent: ExprLike) -> None:
         """A further loop variable. An empty loop counts as one iteration."""
@@ -110,7 +120,7 @@ class SymbolicRanges(dict[Symbol, tuple[Bound, Bound]]):
         """True if the expression depends on sizes alone."""
         return self.loops.isdisjoint(expr.symbols) and expr.symbols <= self.keys()
 
-    def results_for(self, expr: Expr) -> dict[Expr, Expr]:
+    def results_for(self, expr: Expr) -> Simplified:
         """The simplified expressions among which that of `expr` is to be kept. Copies share all but those over loops
         that only they have."""
         if not self._added.isdisjoint(expr.symbols):

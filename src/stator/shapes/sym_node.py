@@ -282,6 +282,34 @@ def rely_on_elements(sizes: Sequence[Any]) -> None:
             node.environment.rely_on_elements(node.value)
 
 
+def remember_of_sizes(function: Callable[..., Any], args: Sequence[Any], compute: Callable[[], Any]) -> Any:
+    """The result of `compute`, which tells `function(*args)` of ints, symbolic ints, and sequences of them, and asks
+    nothing but their environment: it remembers the result."""
+    key: list[Any] = [function]
+    environments: list[Environment] = []
+    if not _describe_sizes(args, key, environments) or not environments:
+        return compute()
+    return environments[0].remember(tuple(key), compute)
+
+
+def _describe_sizes(values: Sequence[Any], key: list[Any], environments: list[Environment]) -> bool:
+    """Append what distinguishes these values, and the environments of their symbols. False for other values."""
+    for value in values:
+        kind = type(value)
+        if kind is int:
+            key.append(value)
+        elif kind is torch.SymInt and type(value.node) is SymbolicNode:
+            key.append(value.node.value)
+            environments.append(value.node.environment)
+        elif kind is tuple or kind is list:
+            key += (kind, len(value))
+            if not _describe_sizes(value, key, environments):
+                return False
+        else:
+            return False
+    return True
+
+
 def storage_bytes(sizes: Sequence[Any], strides: Sequence[Any], offset: Any, itemsize: int) -> Any:
     """The bytes up to the end of a tensor's last element; None if all sizes and strides are ints. torch computes these
     bytes itself, but of symbolic sizes by many calls of nodes."""

@@ -229,12 +229,11 @@ def symbolic_numbers(value: Any) -> Iterator[Any]:
         if value.symbols:
             yield value
     elif kind is TensorMeta:
-        yield from symbolic_numbers(value.shape)
-        yield from symbolic_numbers(value.stride)
-        yield from symbolic_numbers(value.offset)
+        yield from symbolic_numbers((*value.shape, *value.stride, value.offset))
     elif isinstance(value, _CONTAINERS):
         for item in value:
-            yield from symbolic_numbers(item)
+            if item.__class__ is not int:
+                yield from symbolic_numbers(item)
     elif isinstance(value, dict):
         for item in value.values():
             yield from symbolic_numbers(item)
