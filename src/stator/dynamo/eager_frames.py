@@ -17,7 +17,7 @@ from .host.break_kinds import break_hint
 from .host.compile_directives import made_by_torch_compile
 from .interpreter.nested_break import has_shadowed_cell, receiver_of, user_code
 from .ir.capture_result import Break, BreakReason, CapturedFrame
-from .ir.prepared_code import must_stay_one_frame
+from .ir.prepared_code import RENAME, TWO_OF_A_NAME, has_two_of_a_name, must_stay_one_frame
 from .ir.resume import resumption_of
 from .ir.torch_state import forward_ad_guard, in_forward_ad, in_function_transform
 
@@ -55,6 +55,8 @@ def _reason_to_leave(function: FunctionType) -> BreakReason | None:
     if made_by_torch_compile(function):
         what = f"{code.co_qualname} belongs to torch's own compiler"
         return BreakReason("disabled", what, _place(code), break_hint("disabled", None))
+    if has_two_of_a_name(code):
+        return BreakReason("call", f"{code.co_qualname}, {TWO_OF_A_NAME}", _place(code), RENAME)
     return None
 
 

@@ -36,10 +36,15 @@ def functions() -> list[Function]:
         found = sorted(locals())
         return w[0], own_name.__name__ == "own_name", "w" in found
 
-    return [break_behind, break_inside, call_inside, own_name]
+    def kept_inside(items: list[torch.Tensor]) -> Any:
+        before = items[0] + 1
+        kept = [lambda: x for x in (x, items)[1]]
+        return before, kept[0]() * 2, len(kept)
+
+    return [break_behind, break_inside, call_inside, own_name, kept_inside]
 
 
-@pytest.mark.parametrize("at", range(4), ids=[one.__name__ for one in functions()])
+@pytest.mark.parametrize("at", range(5), ids=[one.__name__ for one in functions()])
 @pytest.mark.parametrize("inlined", [False, True], ids=["frame", "inlined"])
 def test_the_two_are_told_apart(at, inlined):
     function = functions()[at]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from stator.base.errors import Unsupported
-from stator.dynamo.ir.prepared_code import prepare_code
+from stator.dynamo.ir.prepared_code import RENAME, TWO_OF_A_NAME, has_two_of_a_name, prepare_code
 from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
@@ -32,6 +32,8 @@ def inline(
     called: the caller's call instruction only pushes the function's result."""
     if len(context.frames) > DEPTH_LIMIT:
         raise unsupported("inline-depth", f"more than {DEPTH_LIMIT} nested calls at {function.qualname}")
+    if has_two_of_a_name(function.code):
+        raise unsupported("call", f"{function.qualname}, {TWO_OF_A_NAME}", RENAME)
     context.count_call()
     program = prepare_code(function.code)
     names = bind(context, function, args, kwargs)

@@ -156,6 +156,16 @@ def callees_read_frames(code: CodeType, names: Mapping[str, Any]) -> bool:
     return any(_gets_at_variables(function, _CALLS_DEEP) for function in _functions_named(code, names))
 
 
+TWO_OF_A_NAME = "in which a free variable and one of a comprehension, read by a function inside, share a name"
+RENAME = "rename one of the two variables"
+
+
+def has_two_of_a_name(code: CodeType) -> bool:
+    """Whether an inlined comprehension (since 3.12) has a cell with the name of a free variable. CPython's own
+    instructions confuse the two there."""
+    return any(name in code.co_freevars for name in code.co_cellvars)
+
+
 def must_stay_one_frame(code: CodeType, names: Mapping[str, Any]) -> bool:
     """Whether a frame of this code cannot continue as another frame behind a break: the program keeps the frame, or a
     function that the code names returns the frame's variables."""
