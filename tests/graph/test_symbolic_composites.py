@@ -258,6 +258,18 @@ def test_means_of_rows_and_norms_of_groups_need_no_version_for_one(backend: str)
     check_sizes(program, make, backend=backend, sizes=(5, 7, 1, 3), tolerance=ROUNDED)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_convolutions_of_half_of_the_channels_of_a_sound_need_no_version_for_one(backend: str) -> None:
+    def program(x, weight):
+        first, second = x.chunk(2, 1)
+        return F.conv1d(first, weight) + second, F.conv1d(first.transpose(1, 2)[:, 1:3], weight[:, :2])
+
+    def make(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(size, 8, size + 4, requires_grad=True), torch.randn(4, 4, 1, requires_grad=True)
+
+    check_sizes(program, make, backend=backend, sizes=(5, 7, 1, 3), tolerance=ROUNDED)
+
+
 def test_a_group_of_one_element_raises_as_in_eager() -> None:
     compiled = stator.compile(lambda x: F.group_norm(x, 4), backend="aot_eager")
     for size in (5, 7):

@@ -135,8 +135,10 @@ def convolved_strides(input: Any, weight: Any, result: Sizes, options: tuple[Any
     """Return channels-last strides if the input or the weight suggests them, as the backends of 2-d and 3-d
     convolutions do, except eager's own 3-d ones on the CPU. options: those of `by_onednn`."""
     if len(result) == 3:  # computed as a 2-d convolution of height 1 of the contiguous input
-        kept = [weight, input] if is_contiguous(tuple(input.shape), input.stride()) else [weight]
-        if not any(strides_like_channels_last(*with_height_one(tuple(one.shape), one.stride())) for one in kept):
+        by_weight, by_input = (
+            strides_like_channels_last(*with_height_one(tuple(one.shape), one.stride())) for one in (weight, input)
+        )
+        if not by_weight and not (by_input and is_contiguous(tuple(input.shape), input.stride())):
             return contiguous_strides(result)
         image = channels_last_strides((*result[:2], 1, result[2]))
         return (image[0], image[1], image[3])
