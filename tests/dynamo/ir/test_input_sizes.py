@@ -664,7 +664,13 @@ def pieces_of_rows(x, codebook):
     return [one.reshape(x.shape[0], x.shape[2], -1, 1).flatten(2) @ codebook[:2] for one in rows]
 
 
-@pytest.mark.parametrize("program", [nearest_codes, weighted_samples, pieces_of_rows])
+def scores_of_packed_heads(x, codebook):
+    packed = torch.cat([x, x], 1).view(x.shape[0], 2, 2, 2, -1).permute(2, 0, 3, 4, 1)
+    queries, keys = packed.reshape(2, x.shape[0] * 2, x.shape[2], 2).unbind(0)
+    return (queries * 0.5) @ keys.transpose(-2, -1)
+
+
+@pytest.mark.parametrize("program", [nearest_codes, weighted_samples, pieces_of_rows, scores_of_packed_heads])
 def test_rows_whose_layout_does_not_show_need_no_version_for_one(program):
     calls = [(torch.randn(n, 4, n + 1), torch.randn(4, 4)) for n in (5, 7, 1, 2)]
     assert len(compilations(program, calls).made) == 2

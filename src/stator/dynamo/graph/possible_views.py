@@ -23,7 +23,8 @@ from stator.prims.layout import always_equal, contiguous_strides
 _PRODUCTS = frozenset(("matmul", "bmm", "baddbmm", "mm", "mv", "addmm", "linear", "einsum"))
 _READERS = _PRODUCTS | {"grid_sample", "gather", "index_select"}
 _OF_LAYOUTS = frozenset(("stride", "is_contiguous", "storage_offset", "data_ptr"))
-_VIEWS = frozenset(("transpose", "permute", "unsqueeze", "expand", "view", "mT", "T", "swapaxes", "getitem", "split"))
+_PARTS = frozenset(("getitem", "split", "chunk", "unbind"))
+_VIEWS = _PARTS | {"transpose", "permute", "unsqueeze", "expand", "view", "mT", "T", "swapaxes"}
 # Functions whose results are laid out as operands are
 _ELEMENTWISE = frozenset(("add", "sub", "mul", "div", "truediv", "pow", "neg", "normalize"))
 _APART = _ELEMENTWISE | {"reshape", "flatten"}
