@@ -149,6 +149,14 @@ def test_large_one_tap_convolution_of_channels_last_data_is_a_product(shape, bia
     assert all(map(is_product, library_calls(lowered)))
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="the product is oneDNN's")
+@pytest.mark.parametrize("bias", [False, True])
+def test_one_tap_convolution_of_several_small_images_is_one_product(bias):
+    x, w, b = torch.randn(3, 512, 9, 7), torch.randn(200, 512, 1, 1), torch.randn(200)
+    lowered = assert_lowers(lambda x, w, b: F.conv2d(x, w, b if bias else None), x, w, b, library=1, tolerance=1e-4)
+    assert all(map(is_product, library_calls(lowered)))
+
+
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("bias", [False, True])

@@ -441,7 +441,8 @@ def prefers_channels_last(
         return True
     x, weight, result = map(sizes.hints, shapes)
     pointwise = groups == 1 and weight[2:] == (1, 1)
-    return convolution_prefers_channels_last(groups, weight[1], pointwise, numel(weight), numel(x) + numel(result))
+    data = numel(x) + numel(result)
+    return convolution_prefers_channels_last(groups, weight[1], pointwise, numel(weight), data, x[0], numel(result[2:]))
 
 
 def _feeds_channels_last(builder: LoweringBuilder) -> bool:
