@@ -146,3 +146,30 @@ def test_a_descriptor_keeps_what_it_copied(kind, name):
 
     stator.reset()
     assert shown(stator.compile(program, backend="eager")(X)) == shown(program(X))
+
+
+class Owner:
+    def method(self, x):
+        return x * self.factor
+
+    factor = 2
+
+
+class Holder:
+    factor = 5
+    of_another = Owner().method
+
+
+@pytest.mark.parametrize("kind", ["made", "given", "in_class"])
+def test_a_method_binds_as_the_interpreter_binds_it(kind):
+    """Since CPython 3.13 a method's `__get__` returns the method; before, it was that of the function."""
+    given = Owner().method
+
+    def program(x, holder):
+        if kind == "in_class":
+            return holder.of_another(x) + Holder.of_another(x)
+        method = Owner().method if kind == "made" else given
+        return method.__get__(holder, Holder)(x)
+
+    compiled = stator.compile(program, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(X, Holder()), program(X, Holder()))

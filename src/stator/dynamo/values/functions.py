@@ -277,8 +277,12 @@ class FunctionValue(Value):
         return made
 
 
+_METHODS_BIND = hasattr(MethodType, "__get__")  # since CPython 3.13; before, a method's `__get__` is its function's
+
+
 class FunctionGetter(Value):
-    """`function.__get__`, by which learning rate schedulers call an optimizer's step."""
+    """`function.__get__`, by which learning rate schedulers call an optimizer's step. That of a method returns the
+    method."""
 
     __slots__ = ("function",)
     cls = MethodWrapperType
@@ -288,7 +292,8 @@ class FunctionGetter(Value):
         self.function = function
 
     def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return self.function if context.is_none(args[0]) else BoundMethodValue(self.function, args[0])
+        stays = isinstance(self.function, BoundMethodValue) or context.is_none(args[0])
+        return self.function if stays else BoundMethodValue(self.function, args[0])
 
 
 class BoundMethodValue(Value):
@@ -319,6 +324,8 @@ class BoundMethodValue(Value):
             return self.function
         if name == "__call__":
             return self
+        if name == "__get__" and _METHODS_BIND:
+            return FunctionGetter(self)
         return self.function.get_attr(context, name)
 
     def recipe(self, reconstructor: Reconstructor) -> Recipe:
