@@ -287,6 +287,9 @@ class _Attempt:
         if self._last_left(context, stop.frames) is not stop.frames[-1]:
             error = unsupported("reconstruct", "frames that cannot be left together")
             raise self._earlier(context, outermost.located(error), outermost.began)
+        if len(stop.frames) > 1 and stop.frames[-1].is_about_to_return():
+            error = unsupported("reconstruct", "a called function of which only its return is left")
+            raise self._earlier(context, outermost.located(error), end.step - 1)
         try:
             return self._ended(context, stop.frames, stop.handled)
         except CannotRebuild as error:

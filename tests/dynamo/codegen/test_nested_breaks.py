@@ -17,7 +17,10 @@ from torch import nn
 
 import stator
 from stator.base import counters
-from stator.base.errors import Unsupported
+from stator.base.errors import Unsupported, UserPlace
+from stator.dynamo import frame_compiler
+from stator.dynamo.ir.capture_assumptions import GraphEnd
+from stator.dynamo.ir.capture_result import BreakReason
 
 
 @pytest.fixture(autouse=True)
@@ -337,3 +340,35 @@ def test_nothing_is_kept_alive() -> None:
     stator.reset()
     gc.collect()
     assert found() is None
+
+
+def _of_two_ways(x: torch.Tensor, flag: bool) -> torch.Tensor | None:
+    if flag:
+        return x + 1
+    return None
+
+
+def _doubled(x: torch.Tensor, *, flag: bool) -> torch.Tensor:
+    found = _of_two_ways(x, flag=flag)
+    return x * 2 if found is None else found
+
+
+@pytest.mark.parametrize("step", range(1, 40))
+def test_a_graph_may_end_before_any_instruction(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the return of a called function, too, of which nothing is left to go on with."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        first = _doubled(x, flag=True)
+        return first - _doubled(first, flag=False)
+
+    def ended(function: Any, arguments: Any, assumptions: Any, **options: Any) -> Any:
+        if function.__code__ is program.__code__ and assumptions.end is None:
+            place = UserPlace(__file__, program.__code__.co_firstlineno, program.__qualname__)
+            assumptions = assumptions.ending(GraphEnd(step, BreakReason("call", "the test ends the graph", place), step))
+        return plain(function, arguments, assumptions, **options)
+
+    plain = frame_compiler.capture
+    monkeypatch.setattr(frame_compiler, "capture", ended)
+    compiled, x = stator.compile(program, backend="eager"), torch.randn(3)
+    for _ in range(2):
+        assert torch.equal(compiled(x), program(x))

@@ -181,6 +181,9 @@ class Frame(CaptureState):
         finally:
             self._leave(handled)
 
+    def is_about_to_return(self) -> bool:
+        return self.program.instructions[self.now].opname in ("RETURN_VALUE", "RETURN_CONST")
+
     def _enter(self) -> None:
         context = self.context
         context.frames.append(self)
