@@ -364,7 +364,9 @@ def test_a_graph_may_end_before_any_instruction(step: int, monkeypatch: pytest.M
     def ended(function: Any, arguments: Any, assumptions: Any, **options: Any) -> Any:
         if function.__code__ is program.__code__ and assumptions.end is None:
             place = UserPlace(__file__, program.__code__.co_firstlineno, program.__qualname__)
-            assumptions = assumptions.ending(GraphEnd(step, BreakReason("call", "the test ends the graph", place), step))
+            assumptions = assumptions.ending(
+                GraphEnd(step, BreakReason("call", "the test ends the graph", place), step)
+            )
         return plain(function, arguments, assumptions, **options)
 
     plain = frame_compiler.capture
