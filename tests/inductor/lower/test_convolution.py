@@ -8,8 +8,11 @@ import torch.nn.functional as F
 from lowering_oracle import assert_lowers, library_calls, loop_nodes
 from torch._ops import OpOverload
 
+from stator.graph.tracing.tracer import trace
 from stator.inductor.buffers import View
 from stator.inductor.convolutions import DirectConvolution
+from stator.inductor.lower import can_lower, lower
+from stator.inductor.passes import run_passes
 from stator.prims.layout import channels_last_strides, contiguous_strides
 
 convolution = torch.ops.aten.convolution.default
@@ -155,6 +158,16 @@ def test_one_tap_convolution_of_several_small_images_is_one_product(bias):
     x, w, b = torch.randn(3, 512, 9, 7), torch.randn(200, 512, 1, 1), torch.randn(200)
     lowered = assert_lowers(lambda x, w, b: F.conv2d(x, w, b if bias else None), x, w, b, library=1, tolerance=1e-4)
     assert all(map(is_product, library_calls(lowered)))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_training_keeps_small_images_in_the_order_of_sums_of_eager(training):
+    x, w = torch.randn(3, 512, 9, 7), torch.randn(200, 512, 1, 1)
+    graph = run_passes(trace(lambda x, w: F.conv2d(x, w), [x, w], keep=can_lower).graph, False)
+    if training:
+        graph.meta["part"] = "forward"
+    (call,) = library_calls(lower(graph))
+    assert ("linear" in str(call.target)) is not training
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])

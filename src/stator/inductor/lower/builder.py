@@ -44,6 +44,7 @@ class LoweringBuilder:
         self, sizes: SizeKnowledge = NUMBERS_ONLY, compiled_convolution: CompiledConvolution | None = None
     ) -> None:
         self.sizes = sizes
+        self.trains = False  # the graph is the forward or the backward of a training step
         self.compiled_convolution = compiled_convolution
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[Loops | Extern] = []

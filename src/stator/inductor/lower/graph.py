@@ -83,9 +83,12 @@ def lower(
 
     Optional entries of `gm.meta`: "mutated" has (input index, output position) for each output that is an input's new
     content; "free_layouts" has the positions of outputs that may have other strides than eager's; "given_strides" has
-    the strides of the first inputs, where they may differ from those in their nodes' metas.
+    the strides of the first inputs, where they may differ from those in their nodes' metas; "part" names the forward or
+    backward of a training step.
     """
-    return _GraphLowering(gm, exact, LoweringBuilder(sizes, tunes_with)).run()
+    builder = LoweringBuilder(sizes, tunes_with)
+    builder.trains = "part" in gm.meta
+    return _GraphLowering(gm, exact, builder).run()
 
 
 class _GraphLowering:

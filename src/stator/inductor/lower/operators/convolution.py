@@ -38,7 +38,7 @@ from stator.inductor.lower.heuristics import (
 )
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Strides, Tensor
-from stator.inductor.sizes import SizeKnowledge, Sizes
+from stator.inductor.sizes import Sizes
 from stator.prims.layout import channels_last_strides, contiguous_strides, numel, same_strides
 from stator.prims.onednn import is_half_float
 from stator.prims.record import TensorMeta
@@ -127,7 +127,7 @@ def _convolution(
     if may_choose_for_gpu(x, meta.shape):
         return _on_gpu(builder, x, weight, bias, rest)
     if _may_choose(x, weight, meta, transposed):
-        wish = prefers_channels_last(builder.sizes, shapes, groups, x.dtype)
+        wish = prefers_channels_last(builder, shapes, groups, x.dtype)
         if wish is None:
             wish = x.deviates or _feeds_channels_last(builder)
         if wish and (direct := _packed_each_time(builder, x, weight, bias, (stride, padding, dilation, groups))):
@@ -434,15 +434,18 @@ def is_channels_last(x: Tensor) -> bool:
 
 
 def prefers_channels_last(
-    sizes: SizeKnowledge, shapes: Sequence[Sizes], groups: int, dtype: torch.dtype
+    builder: LoweringBuilder, shapes: Sequence[Sizes], groups: int, dtype: torch.dtype
 ) -> bool | None:
-    """True if a convolution of float32 or half floats on the CPU is quicker in NHWC; None without a preference."""
+    """True if a convolution of float32 or half floats on the CPU is quicker in NHWC; None without a preference. Sums in
+    another order than eager's differ by percents behind many norms of few images, so training has less of NHWC."""
     if dtype is not torch.float32:
         return True
-    x, weight, result = map(sizes.hints, shapes)
+    x, weight, result = map(builder.sizes.hints, shapes)
     pointwise = groups == 1 and weight[2:] == (1, 1)
-    data = numel(x) + numel(result)
-    return convolution_prefers_channels_last(groups, weight[1], pointwise, numel(weight), data, x[0], numel(result[2:]))
+    data, images = numel(x) + numel(result), 1 if builder.trains else x[0]
+    return convolution_prefers_channels_last(
+        groups, weight[1], pointwise, numel(weight), data, images, numel(result[2:])
+    )
 
 
 def _feeds_channels_last(builder: LoweringBuilder) -> bool:
@@ -450,20 +453,20 @@ def _feeds_channels_last(builder: LoweringBuilder) -> bool:
     if builder.wants_channels_last is None:
         wants: dict[fx.Node, bool] = {}
         for node in reversed(builder.node.graph.nodes):
-            wants[node] = any(_passes_on(user, wants, builder.sizes) for user in node.users)
+            wants[node] = any(_passes_on(user, wants, builder) for user in node.users)
         builder.wants_channels_last = wants
     return builder.wants_channels_last[builder.node]
 
 
-def _passes_on(user: fx.Node, wants: dict[fx.Node, bool], sizes: SizeKnowledge) -> bool:
+def _passes_on(user: fx.Node, wants: dict[fx.Node, bool], builder: LoweringBuilder) -> bool:
     """True if this user wants its argument in NHWC, for itself or for nodes behind it."""
     if user.target is aten.convolution.default:
         x, weight, groups = user.args[0].meta["val"], user.args[1].meta["val"], user.args[8]  # type: ignore[union-attr]
         if x.device.type == "cuda":
-            channels = sizes.hint(weight.shape[1])
+            channels = builder.sizes.hint(weight.shape[1])
             wish = gpu_convolution_prefers_channels_last(groups, channels, in_tensor_cores(x.dtype))  # type: ignore[arg-type]
         else:
-            wish = prefers_channels_last(sizes, (x.shape, weight.shape, user.meta["val"].shape), groups, x.dtype)  # type: ignore[arg-type]
+            wish = prefers_channels_last(builder, (x.shape, weight.shape, user.meta["val"].shape), groups, x.dtype)  # type: ignore[arg-type]
         return wants[user] if wish is None else wish
     if user.target is aten.permute.default and tuple(user.args[1]) == (0, 2, 3, 1):  # type: ignore[arg-type]
         return True

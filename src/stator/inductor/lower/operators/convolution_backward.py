@@ -158,7 +158,7 @@ def _in_best_format(
     """Use NHWC where it is faster, or is there already and no slower. NotImplemented: keep eager's format."""
     if (
         not (x.deviates or grad.deviates or is_channels_last(x) or is_channels_last(grad))
-        or prefers_channels_last(builder.sizes, (x.shape, weight.shape, grad.shape), rest[-1], x.dtype) is False
+        or prefers_channels_last(builder, (x.shape, weight.shape, grad.shape), rest[-1], x.dtype) is False
     ):
         return NotImplemented
     grad = in_format(builder, grad, channels_last_strides(grad.shape))
