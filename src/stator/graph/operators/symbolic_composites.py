@@ -94,7 +94,8 @@ def _adaptive_avg_pool2d(input: torch.Tensor, output_size: Any) -> torch.Tensor:
 @stand_ins.register(F.adaptive_avg_pool1d)
 def _adaptive_avg_pool1d(input: torch.Tensor, output_size: Any) -> torch.Tensor:
     """Means of whole rows, as of images of one row."""
-    is_one = output_size == 1 if type(output_size) is int else tuple(output_size) == (1,)
+    sizes = tuple(output_size) if isinstance(output_size, (tuple, list)) else (output_size,)
+    is_one = type(sizes[0]) is int and sizes == (1,)  # a size that depends on data may be 1, too
     if not is_one or input.dim() != 3 or not _is_symbolic(input):
         return F.adaptive_avg_pool1d(input, output_size)
     return _adaptive_avg_pool2d(input.unsqueeze(-2), 1).squeeze(-2)
