@@ -143,6 +143,7 @@ def test_the_log_says_why_a_loop_is_unrolled(compiled_where: list[str]) -> None:
     assert compiled_where[-1].endswith("in over_size: the loop is unrolled because the graph may not end here)")
 
 
+@pytest.mark.fixed_sizes
 def test_the_log_calls_the_number_of_a_turn_by_its_name(compiled_where: list[str]) -> None:
     def over_beginnings(x: torch.Tensor, count: int) -> torch.Tensor:
         total = x.sum()
