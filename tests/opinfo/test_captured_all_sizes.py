@@ -25,7 +25,7 @@ QUICK = frozenset(
     ("addmm", "amax", "cumsum", "gather", "index_put", "nn.functional.layer_norm", "roll", "softmax", "tril")
 )
 # Backwards with a loop over a size; they run in ATen.
-REFUSED = frozenset(("ormqr", "linalg.householder_product"))
+REFUSED = frozenset(("ormqr", "linalg.householder_product", "nn.functional.linear_cross_entropy.chunked_none"))
 OTHER_SIZES: tuple[Callable[[int], int], ...] = (lambda size: size, lambda size: size + 1, lambda size: 2 * size)
 
 
