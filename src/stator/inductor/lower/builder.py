@@ -41,10 +41,13 @@ class LoweringBuilder:
     chosen by timing, at the sizes of the graph."""
 
     def __init__(
-        self, sizes: SizeKnowledge = NUMBERS_ONLY, compiled_convolution: CompiledConvolution | None = None
+        self,
+        sizes: SizeKnowledge = NUMBERS_ONLY,
+        compiled_convolution: CompiledConvolution | None = None,
+        trains: bool = False,
     ) -> None:
         self.sizes = sizes
-        self.trains = False  # the graph is the forward or the backward of a training step
+        self.trains = trains  # the graph is the forward or the backward of a training step
         self.compiled_convolution = compiled_convolution
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[Loops | Extern] = []

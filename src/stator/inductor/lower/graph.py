@@ -86,9 +86,7 @@ def lower(
     the strides of the first inputs, where they may differ from those in their nodes' metas; "part" names the forward or
     backward of a training step.
     """
-    builder = LoweringBuilder(sizes, tunes_with)
-    builder.trains = "part" in gm.meta
-    return _GraphLowering(gm, exact, builder).run()
+    return _GraphLowering(gm, exact, LoweringBuilder(sizes, tunes_with, "part" in gm.meta)).run()
 
 
 class _GraphLowering:

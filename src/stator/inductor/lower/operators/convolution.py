@@ -51,6 +51,7 @@ from .patches import (
     cuts_patches,
     have_fast_products,
     in_format,
+    is_channels_last,
     laid_patches,
     lays_patches,
     padded_images,
@@ -426,11 +427,6 @@ def in_tensor_cores(dtype: torch.dtype) -> bool:
 def runs_channels_last(x: Tensor) -> bool:
     """True if loops over images on a GPU should run in NHWC: where convolutions and products around them do."""
     return is_channels_last(x) or (x.rank == 4 and in_tensor_cores(x.dtype) and may_choose_for_gpu(x, x.shape))
-
-
-def is_channels_last(x: Tensor) -> bool:
-    planned = x.planned()
-    return planned is not None and same_strides(x.shape, planned[0], channels_last_strides(x.shape))
 
 
 def prefers_channels_last(

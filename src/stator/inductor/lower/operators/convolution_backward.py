@@ -22,7 +22,6 @@ from stator.shapes.expr import Symbol
 
 from .convolution import (
     in_tensor_cores,
-    is_channels_last,
     is_product,
     is_single_position_product,
     kernel_strides,
@@ -44,6 +43,7 @@ from .patches import (
     has_more_weights_than_windows,
     have_fast_products,
     in_format,
+    is_channels_last,
     patch_gradients,
     weight_gradient_by_windows,
 )

@@ -171,7 +171,7 @@ def weight_gradient_by_windows(
     shape = (batch, channels, *(size + 2 * pad for size, pad in zip(x.shape[2:], padding, strict=True)))
     builder.realize(x.root)
     padded = pad_with(builder, x, (0, 0, *padding), shape, 0.0) if any(padding) else x
-    inside = _is_nhwc(x)
+    inside = is_channels_last(x)
 
     def window(ops: Any, index: Index) -> Ref:
         channel, row, column, image, y, z = index
@@ -188,14 +188,14 @@ def weight_gradient_by_windows(
     return _weight_of(multiply(builder, grad_rows, rows), weight.shape, inside)
 
 
-def _is_nhwc(x: Tensor) -> bool:
+def is_channels_last(x: Tensor) -> bool:
     planned = x.planned()
     return planned is not None and same_strides(x.shape, planned[0], channels_last_strides(x.shape))
 
 
 def _channels_inside(x: Tensor, weight: Tensor) -> bool:
     """True if channels are fastest in a row, as in NHWC; False if slowest, as in weights. The smaller is reordered."""
-    return _is_nhwc(x) and x.sizes.hint(x.numel) > x.sizes.hint(weight.numel)
+    return is_channels_last(x) and x.sizes.hint(x.numel) > x.sizes.hint(weight.numel)
 
 
 def _patches(builder: LoweringBuilder, x: Tensor, kernel: Sequence[int], out: Sequence[int], inside: bool) -> Tensor:

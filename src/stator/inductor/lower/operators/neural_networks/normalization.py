@@ -17,8 +17,8 @@ from stator.inductor.sizes import product
 from stator.prims.layout import numel
 from stator.prims.type_promotion import computation_dtype
 
-from ..convolution import is_channels_last
 from ..creation import filled
+from ..patches import is_channels_last
 from ..pointwise import cast, elementwise
 from ..reductions import element_count, has_elements, moments, reduce
 from ..views import reshape
