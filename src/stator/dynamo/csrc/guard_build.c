@@ -4,21 +4,6 @@
 #include "guard_memo.h"
 #include "native.h"
 
-void *guard_grown(void *block, int *capacity, int count, size_t size)
-{
-    if (count < *capacity) {
-        return block;
-    }
-    int wanted = *capacity ? *capacity * 2 : 16;
-    void *bigger = PyMem_Realloc(block, wanted * size);
-    if (!bigger) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    *capacity = wanted;
-    return bigger;
-}
-
 static int new_node(GuardTree *tree, Access access, PyObject *key, Py_ssize_t index, Py_ssize_t guard)
 {
     Node *nodes = guard_grown(tree->nodes, &tree->node_capacity, tree->node_count, sizeof(Node));

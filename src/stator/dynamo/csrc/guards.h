@@ -185,7 +185,20 @@ int guard_check_of_run_holds(Run *run, int check, PyObject *value);
 int guard_child_holds(Run *run, int child, PyObject *parent);
 int guard_relations_hold(Run *run);
 /* `block` with room for one more than `count` items; NULL with an exception, and the old block is unchanged. */
-void *guard_grown(void *block, int *capacity, int count, size_t size);
+static inline void *guard_grown(void *block, int *capacity, int count, size_t size)
+{
+    if (count < *capacity) {
+        return block;
+    }
+    int wanted = *capacity ? *capacity * 2 : 16;
+    void *bigger = PyMem_Realloc(block, wanted * size);
+    if (!bigger) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    *capacity = wanted;
+    return bigger;
+}
 
 /* ---- identities ---- */
 

@@ -49,6 +49,10 @@ int stator_cuda_is_tensor(PyObject *object);
 /* The stream of a segment that this thread records, or NULL: then nothing may be launched that is not recorded. */
 void *stator_cuda_recording_stream(void);
 void stator_cuda_fail_recording(void);
+/* From now on this thread launches on `stream`, which is recorded. */
+void stator_cuda_begin_recording(void *stream);
+/* Whether the recording failed since it began. */
+int stator_cuda_end_recording(void);
 
 /* The stream to launch on: the current one of a device, or the one that is recorded. -1: an exception. */
 int stator_cuda_stream(int device, void **stream);

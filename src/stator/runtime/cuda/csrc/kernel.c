@@ -14,6 +14,8 @@ static PyObject *data_ptr;         /* torch.Tensor.data_ptr */
 static PyObject *get_device;       /* torch.Tensor.get_device: the index of the device, -1 for a CPU */
 static PyObject *current_stream;   /* from the index of a device to the address of its current stream */
 static void *nothing;              /* the scratch memory of all kernels */
+static _Thread_local void *recording_stream; /* not NULL: this thread records what it launches */
+static _Thread_local int recording_failed;
 
 typedef struct {
     void *function; /* CUfunction, or NULL: not loaded yet */
@@ -98,9 +100,31 @@ static int load_variant(Kernel *self, int aligned)
     return 0;
 }
 
+void *stator_cuda_recording_stream(void)
+{
+    return recording_stream;
+}
+
+void stator_cuda_fail_recording(void)
+{
+    recording_failed = 1;
+}
+
+void stator_cuda_begin_recording(void *stream)
+{
+    recording_stream = stream;
+    recording_failed = 0;
+}
+
+int stator_cuda_end_recording(void)
+{
+    recording_stream = NULL;
+    return recording_failed;
+}
+
 int stator_cuda_stream(int device, void **stream)
 {
-    if ((*stream = stator_cuda_recording_stream())) {
+    if ((*stream = recording_stream)) {
         return 0;
     }
     if (stator_cuda.current_stream) {

@@ -35,20 +35,8 @@ typedef struct {
     int next, attempts, device, recordable;
 } Segment;
 
-static _Thread_local void *recording_stream; /* not NULL: this thread records what it launches */
-static _Thread_local int recording_failed;
 static int recording; /* in some thread, with the interpreter lock */
 static void *streams[STATOR_MOST_DEVICES];
-
-void *stator_cuda_recording_stream(void)
-{
-    return recording_stream;
-}
-
-void stator_cuda_fail_recording(void)
-{
-    recording_failed = 1;
-}
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
@@ -120,11 +108,10 @@ static void record(Segment *self, PyObject *const *args, void *const *addresses)
     recording = 1;
     stator_cuda.exchange_capture_mode(&mode);
     if ((stream = private_stream(self->device)) && !stator_cuda.begin_capture(stream, CAPTURE_MODE_RELAXED)) {
-        recording_stream = stream;
-        recording_failed = 0;
+        stator_cuda_begin_recording(stream);
         int failed = run_steps(self, args) < 0;
-        recording_stream = NULL;
-        failed |= stator_cuda.end_capture(stream, &graph) || recording_failed;
+        failed |= stator_cuda_end_recording();
+        failed |= stator_cuda.end_capture(stream, &graph) != 0;
         self->recordable = !failed && !stator_cuda.instantiate(&made, graph, 0);
         PyErr_Clear(); /* the steps have run before */
     }
@@ -187,7 +174,7 @@ static PyObject *Segment_call(PyObject *callable, PyObject *const *args, size_t 
     if (PyVectorcall_NARGS(nargsf) != self->count || (kwnames && PyTuple_GET_SIZE(kwnames))) {
         return PyErr_Format(PyExc_TypeError, "a segment takes %zd tensors", self->count);
     }
-    if (!self->recordable || recording_stream) {
+    if (!self->recordable || stator_cuda_recording_stream()) {
         return run_steps(self, args) < 0 ? NULL : Py_NewRef(Py_None);
     }
     void *context = stator_cuda_context(self->device);
