@@ -88,6 +88,13 @@ def test_a_size_that_does_not_exist_for_one_answers_as_for_more() -> None:
     assert not environment.facts
 
 
+def test_a_size_that_is_zero_in_the_example_is_not_taken_for_several() -> None:
+    environment, (a,) = sizes(a=3)
+    with assume_several([a - 3]):
+        assert environment.decide(compare("==", a, 3))
+    assert facts(environment) == ["a - 3 == 0"]
+
+
 def test_whether_a_tensor_is_empty_is_a_fact() -> None:
     environment, (a,) = sizes(a=6)
     environment.rely_on_elements(a)

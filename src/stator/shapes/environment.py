@@ -324,7 +324,9 @@ class Environment:
         return None
 
     def _may_be_several(self, size: Expr) -> bool:
-        return self.evaluate_static(compare(">=", size, _SEVERAL)) is not False
+        """Not if the size is zero in the example, which is a fact of every graph that has a tensor of this size."""
+        is_empty = self.has_hint(size) and self.hint(size) == 0
+        return not is_empty and self.evaluate_static(compare(">=", size, _SEVERAL)) is not False
 
     def _is_one_with(self, symbol: Symbol, size: Expr) -> bool:
         """Whether a size has no more than one element if `symbol` is 1, or does not exist: a division by zero."""
