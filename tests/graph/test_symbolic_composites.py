@@ -13,7 +13,6 @@ from tests.scenarios import BACKENDS
 from tests.varying_sizes import check_sizes
 
 import stator
-from stator.graph.operators import symbolic_layouts
 
 pytestmark = pytest.mark.fixed_sizes  # counts the versions of sizes that become symbols by changing
 
@@ -308,6 +307,21 @@ def test_attention_under_one_row_or_column_of_a_mask_needs_no_version_for_one(ba
     check_sizes(program, make, backend=backend, sizes=(2, 4, 5, 1, 7, 3))
 
 
+MATRICES = {
+    "a mask for each head": lambda n: (torch.randn(2, 4, n, 8, requires_grad=True), torch.randn(4, n, n)),
+    "one row of a mask for each head": lambda n: (torch.randn(2, 4, n, 8, requires_grad=True), torch.randn(4, 1, n)),
+    "a learned mask": lambda n: (torch.randn(2, 4, n, 8), torch.randn(n, n, requires_grad=True)),
+    "no heads": lambda n: (torch.randn(2, n, 8, requires_grad=True), torch.randn(n, n)),
+    "no heads, a mask for each batch": lambda n: (torch.randn(2, n, 8, requires_grad=True), torch.randn(2, n, n)),
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_attention_that_multiplies_matrices_needs_no_version_for_one(name: str) -> None:
+    program = lambda q, mask: F.scaled_dot_product_attention(q, q, q, mask)  # noqa: E731
+    check_sizes(program, MATRICES[name], sizes=(5, 7, 1, 9))
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_gradients_of_pointwise_convolutions_do_not_rely_on_eager_s_backend(threads: int) -> None:
     """Eager chooses it by the number of images and their size; the gradients lie in memory in one way."""
@@ -413,11 +427,7 @@ def test_attention_under_masks_that_broadcast_has_eager_s_layout(name: str) -> N
 @pytest.mark.parametrize("scale", [None, 0.2])
 @pytest.mark.parametrize("masked", ["added", "hidden", "causal", "not at all"])
 @pytest.mark.parametrize("share", [0.0, 0.5])
-def test_attention_that_multiplies_matrices_serves_all_sizes(
-    monkeypatch: pytest.MonkeyPatch, scale: float | None, masked: str, share: float
-) -> None:
-    """By products of ours, which torch before 2.13 needs."""
-    monkeypatch.setattr(symbolic_layouts, "_OLD_PRODUCTS", True)
+def test_attention_that_multiplies_matrices_serves_all_sizes(scale: float | None, masked: str, share: float) -> None:
     causal = masked == "causal"
 
     def program(q, k, v, mask):

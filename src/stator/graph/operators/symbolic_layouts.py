@@ -177,9 +177,6 @@ def _broadcast_size(size: Any, target: Any) -> Any:
     return 1 if size == 1 else size
 
 
-_OLD_PRODUCTS = torch.__version__ < "2.13"  # torch's own matmul, in C++ composites, asks for the sizes of batches
-
-
 def _attend(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -190,8 +187,8 @@ def _attend(
     scale: float | None,
     enable_gqa: bool,
 ) -> torch.Tensor:
-    """torch's function, but products of ours where old versions of torch would multiply. Queries and keys take a square
-    root of the scale each, and its sign goes to the queries."""
+    """torch's function, but products of ours where torch's C++ would multiply. Queries and keys take a square root
+    of the scale each, and its sign goes to the queries."""
     if enable_gqa or (is_causal and mask is not None) or not _is_multiplied(query, key, value, mask, dropout_p):
         return F.scaled_dot_product_attention(
             query, key, value, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -207,19 +204,19 @@ def _attend(
 
 
 def _is_multiplied(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, dropout_p: float) -> bool:
-    """Whether eager multiplies matrices of symbolic sizes, as its kernel on CPUs takes no such operands, and asks for
-    sizes in C++. Not of half floats, which it multiplies as float32."""
+    """Whether eager multiplies matrices of symbolic sizes, as its kernel on CPUs takes no such operands, and asks in
+    C++ for sizes, of one row among them. Not of half floats, which it multiplies as float32."""
     given = [query, key, value] if mask is None else [query, key, value, mask]
     shares_heads = query.dim() == key.dim() == 4 and not always_equal(query.shape[1], key.shape[1])
-    if not (_OLD_PRODUCTS or shares_heads) or not all(
-        isinstance(one, FakeTensor) and one.device.type == "cpu" for one in given
-    ):
+    if not all(isinstance(one, FakeTensor) and one.device.type == "cpu" for one in given):
         return False
     if query.dtype not in (torch.float32, torch.float64) or query.dim() < 3 or not any(map(_is_symbolic, given)):
         return False
     if any(one.dtype is not query.dtype and one.dtype is not torch.bool for one in given[1:]):
         return False
-    if shares_heads or dropout_p > 0 or query.dim() != 4 or (mask is not None and mask.requires_grad):
+    if mask is not None and (mask.requires_grad or mask.dim() == 3):
+        return True
+    if shares_heads or dropout_p > 0 or query.dim() != 4:
         return True
     return any(one.stride(-1) != 1 for one in given[:3]) or query.shape[-1] != value.shape[-1]
 
