@@ -116,6 +116,15 @@ def test_what_is_given_back_is_the_object_that_came(kind: str) -> None:
         assert run(it, torch.zeros(1))[0] is it
 
 
+@pytest.mark.filterwarnings("error")
+def test_numbers_that_change_are_compared_as_objects() -> None:
+    run, x = stator.compile(two_arguments, backend="eager", dynamic=True), torch.zeros(1)
+    for value in ("1000", "1001"):
+        one, other = int(value), int(value)
+        for pair in [(one, one), (one, other), (other, other), (one, other + 1)]:
+            assert run(*pair, x)[:2] == two_arguments(*pair, x)[:2]
+
+
 def test_an_item_is_found_by_identity() -> None:
     def found(items: list[Any], item: Any, x: torch.Tensor) -> Any:
         return item in items, items.count(item), x + 1

@@ -123,6 +123,12 @@ class SymbolicNumber(Value):
         hints = self.symbols.environment.hints
         return self.expression.holds(hints) if self.kind is bool else self.expression.evaluate(hints)
 
+    @property
+    def input_object(self) -> Any:
+        """The object at the number's source in this call."""
+        (symbol,) = self.expression.symbols
+        return self.symbols.environment.hints[symbol]
+
     def constant(self) -> Any:
         found = self._fixed()
         if found is not None:

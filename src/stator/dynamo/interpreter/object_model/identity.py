@@ -149,4 +149,7 @@ def _as_constant(value: Value) -> Value:
         return value
     if not value.is_constant():
         raise unsupported("identity", "whether two numbers, of which the graph computes one, are one object")
-    return ConstantValue(value.constant(), value.source)
+    number = value.constant()
+    if value.source is not None:  # the object itself: `constant` may have computed an equal one
+        number = value.input_object
+    return ConstantValue(number, value.source)
