@@ -135,8 +135,11 @@ def is_constant_object(obj: Any) -> bool:
 
 
 def _is_constant_member(member: enum.Enum) -> bool:
+    """Whether one object stands for the member. `__new__` of the base makes an object that is no member yet: the class
+    names it later."""
     kind = type(member)
-    return not has_operations(kind) and not are_containers(kind)
+    named = "_name_" in object.__getattribute__(member, "__dict__")
+    return named and not has_operations(kind) and not are_containers(kind)
 
 
 def _constant(context: CaptureContext, obj: Any, source: Source | None) -> Value:
