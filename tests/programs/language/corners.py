@@ -335,6 +335,13 @@ def tee_asks_when_it_is_asked(x):
     return [next(one), next(one), next(other), list(one), list(other)], log
 
 
+def tee_of_tee_goes_on_from_its_place(x):
+    one, other = itertools.tee([1, 2, 3])
+    again, later = itertools.tee(one)
+    next(one)
+    return x + 1, again is one, list(again), list(later), list(other)
+
+
 def islice_leaves_the_rest(x):
     found = []
     for bounds in ((2,), (1, 4), (0, 5, 3), (5, 3), (0, None, 2), (3, None)):

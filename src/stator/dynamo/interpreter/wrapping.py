@@ -50,7 +50,7 @@ from stator.dynamo.values.containers.mappings import DictValue, DictViewValue, M
 from stator.dynamo.values.containers.sequences import AppendOnlyList, TupleValue, found_tuple
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.containers.slices import RangeValue, SliceValue, range_of
-from stator.dynamo.values.enum_members import are_containers, has_operations
+from stator.dynamo.values.enum_members import are_containers, is_constant_member
 from stator.dynamo.values.exceptions import ExceptionValue
 from stator.dynamo.values.functions import (
     BoundMethodValue,
@@ -128,22 +128,14 @@ def is_constant_object(obj: Any) -> bool:
     kind = type(obj)
     return (
         kind in CONSTANT_TYPES
-        or (issubclass(kind, enum.Enum) and _is_constant_member(obj))
+        or (issubclass(kind, enum.Enum) and is_constant_member(obj))
         or (kind in (tuple, frozenset) and all(map(is_constant_object, obj)))
         or is_placement(obj)
     )
 
 
-def _is_constant_member(member: enum.Enum) -> bool:
-    """Whether one object stands for the member. `__new__` of the base makes an object that is no member yet: the class
-    names it later."""
-    kind = type(member)
-    named = "_name_" in object.__getattribute__(member, "__dict__")
-    return named and not has_operations(kind) and not are_containers(kind)
-
-
 def _constant(context: CaptureContext, obj: Any, source: Source | None) -> Value:
-    if issubclass(type(obj), enum.Enum) and not _is_constant_member(obj):
+    if issubclass(type(obj), enum.Enum) and not is_constant_member(obj):
         if are_containers(type(obj)):
             raise unsupported("unguardable", f"a member of {class_name(type(obj))}, which is a container")
         context.guard(source, GuardKind.IS, obj)  # type: ignore[arg-type]

@@ -46,6 +46,14 @@ def are_containers(cls: type) -> bool:
     return found
 
 
+def is_constant_member(member: enum.Enum) -> bool:
+    """Whether one object stands for the member. `__new__` of the base makes an object that is no member yet: the class
+    names it later."""
+    kind = type(member)
+    named = "_name_" in object.__getattribute__(member, "__dict__")
+    return named and not has_operations(kind) and not are_containers(kind)
+
+
 def member_attribute(context: CaptureContext, owner: ConstantValue, name: str) -> Value | None:
     """object.__getattribute__ of a member. None for an attribute that C code computes from the real member."""
     member: enum.Enum = owner.value

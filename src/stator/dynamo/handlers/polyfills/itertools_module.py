@@ -3,6 +3,7 @@ when it is called."""
 
 from __future__ import annotations
 
+import copy
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator
@@ -220,6 +221,8 @@ def tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Iterator[Any], ...]:
     if n < 0:
         raise ValueError("n must be >= 0")
     source, taken = iter(iterable), []  # type: ignore[var-annotated]
+    if type(source) is itertools._tee:  # type: ignore[attr-defined]
+        copy.copy(source)  # ends the graph, because tee() copies such an iterator and gives the iterator itself first
     return tuple([standing_for(itertools._tee, _shared(source, taken)) for _ in range(n)])  # type: ignore[attr-defined]
 
 
