@@ -171,3 +171,14 @@ def test_what_leaves_next_at_the_end(way: str) -> None:
     expected = function(x)
     got = stator.compile(function, backend="eager")(x)
     assert torch.equal(got[0], expected[0]) and got[1] == expected[1]
+
+
+def test_a_value_that_the_program_writes() -> None:
+    def function(x: torch.Tensor) -> Any:
+        error = StopIteration("first")
+        before = error.value
+        error.value = "second"
+        return x + 1, before, error.value, error.args
+
+    x = torch.ones(2)
+    assert stator.compile(function, backend="eager")(x)[1:] == function(x)[1:]

@@ -72,12 +72,8 @@ class ExceptionValue(Value):
             return self.attributes[name]
         if name == "args":
             return TupleValue(list(self.args))
-        if name == "value" and issubclass(self.cls, StopIteration):
-            return self.args[0] if self.args else ConstantValue(None)
-        if name == "__traceback__":
-            if self.source is not None:
-                return context.wrap(self.obj.__traceback__, AttrSource(self.source, name))  # type: ignore[union-attr]
-            return ConstantValue(None) if self.caught_at is None else TracebackValue(self)
+        if name == "__traceback__" or (name == "value" and context.class_lookup(self.cls, name) is _VALUE):
+            return self._field(context, name)
         if name == "__class__":
             return context.known(self.cls)
         if self.obj is not None and self.source is not None:
@@ -92,6 +88,14 @@ class ExceptionValue(Value):
                 raise unsupported("attribute", f"{name} of {self.describe(context)}, whose class has a __getattr__")
             raise context.raised(AttributeError, f"'{class_name(self.cls)}' object has no attribute '{name}'")
         return context.bind(self, self.cls, name, raw)
+
+    def _field(self, context: CaptureContext, name: str) -> Value:
+        """A field of the C object. Programs may write fields of existing exceptions, `value` among them."""
+        if self.source is not None:
+            return context.wrap(getattr(self.obj, name), AttrSource(self.source, name))
+        if name == "value":
+            return self.args[0] if self.args else ConstantValue(None)
+        return ConstantValue(None) if self.caught_at is None else TracebackValue(self)
 
     def builtin_method(self, context: CaptureContext, name: str) -> Handler | None:
         return _init if name == "__init__" else None
@@ -164,6 +168,7 @@ def _init(context: CaptureContext, self: ExceptionValue, *args: Value, **kwargs:
 
 
 _OF_ARGS = (BaseException.__str__, KeyError.__str__)  # the text is made of the arguments
+_VALUE = StopIteration.__dict__["value"]
 _OF_C = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
