@@ -38,7 +38,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Knows no choice, neither of this process nor of others, and has not waited yet."""
     monkeypatch.setattr(choices, "_known", {})
     monkeypatch.setattr(matrix_products, "_KIND", f"test {time.time_ns()}")
-    monkeypatch.setattr(matrix_products, "_seconds_waited", 0.0)
+    monkeypatch.setattr(choices, "_seconds_waited", 0.0)
     monkeypatch.setattr(matrix_products, "is_tuned_blas", lambda: True)
     monkeypatch.setattr(direct_convolution, "_PACKED_LANES", 0)  # no kernels of ours
     answers = (matrix_products._is_timed_quicker, matrix_products._is_known_quicker)
@@ -97,7 +97,7 @@ def test_small_products_are_not_timed(timings: Timings) -> None:
 
 def test_a_process_does_not_wait_long(timings: Timings, monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_onednn_quicker(ROWS, INNER, COLUMNS)
-    monkeypatch.setattr(matrix_products, "_seconds_waited", 1.0)
+    monkeypatch.setattr(choices, "_seconds_waited", 1.0)
     assert is_onednn_quicker(ROWS, INNER, COLUMNS)
     assert not is_onednn_quicker(*OTHER)
     assert timings.count == 1

@@ -30,6 +30,9 @@ _MARGIN = 0.97
 _NEAR_LIMIT, _EXCESS = 1.7, 0.25
 _NEAR_ROUNDS = 2  # of which a burst of other work disturbs one
 _LEAST_SECONDS = 1e-4  # of an alternative in a round
+# All timings of a process that it did not ask for. Further choices follow rules, and are timed by later processes.
+PATIENCE_SECONDS = 0.15
+_seconds_waited = 0.0
 
 # Of each alternative one run or several, each with data of its own, so that no core's cache holds what they read. All
 # but the first are made only where the first is not far slower than those of others.
@@ -107,6 +110,20 @@ def choose_on_cpu(
                     _untimed.add(key)
             _known[key] = rule if chosen is None else chosen
         return _known[key], key in _untimed
+
+
+def choose_patiently(
+    kind: str, facts: tuple[Any, ...], alternatives: Callable[[], Alternatives], rule: str, margin: float
+) -> tuple[str, bool]:
+    """`choose_on_cpu` until this process has waited long for such choices; from then on what is known, or the rule."""
+    global _seconds_waited
+    if _seconds_waited > PATIENCE_SECONDS:
+        chosen = known_choice(kind, facts)
+        return (rule, True) if chosen is None else (chosen, False)
+    start = time.perf_counter()
+    found = choose_on_cpu(kind, facts, alternatives, rule, margin)
+    _seconds_waited += time.perf_counter() - start
+    return found
 
 
 def note_provisional(question: Question | None = None) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ from torch import library
 from stator.prims.onednn import is_half_float, onednn_enabled
 
 from . import choices
-from .choices import choose_on_cpu, known_choice
+from .choices import choose_on_cpu, choose_patiently, known_choice
 from .few_rows import few_rows_product_of_sizes, is_worthwhile
 from .toolchain import cpu_vendor
 
@@ -49,10 +48,6 @@ CACHE = 1 << 21
 # The share of the time of BLAS in which oneDNN must win, where the rule says BLAS, and where it says oneDNN: sizes near
 # to the timed ones may be slower, and timing is never exact.
 _MARGIN, _RULED_MARGIN = 0.85, 1.0
-# All timings of a process, but for those that max-autotune asks for. Further products follow the rule, and are timed
-# by later processes.
-_PATIENCE_SECONDS = 0.15
-_seconds_waited = 0.0
 
 
 @functools.cache
@@ -89,19 +84,17 @@ def _is_timed_quicker(
     rows: int, inner: int, columns: int, by_rows: bool, tunes: bool, threads: int
 ) -> tuple[bool, bool]:
     """The answer, and whether a rule gave it that timing may contradict in another process."""
-    global _seconds_waited
-    is_small = rows * inner * columns < _TIMED_FROM
-    if is_small or (_seconds_waited > _PATIENCE_SECONDS and not tunes):
+    if rows * inner * columns < _TIMED_FROM:
         return _is_known_quicker(rows, inner, columns, by_rows, threads)
-    start = time.perf_counter()
-    limit = _limited if tunes else typical_sizes
-    sizes = limit(rows, inner, columns, (_TUNED_WORK if tunes else _TIMED_WORK) * threads)
+    if tunes:
+        sizes = (rows, *_limited(inner, columns, _TUNED_WORK * threads // rows))
+    else:
+        sizes = typical_sizes(rows, inner, columns, _TIMED_WORK * threads)
     ruled = _is_ruled_quicker(rows, inner, columns, by_rows)
     margin, runs = _RULED_MARGIN if ruled else _MARGIN, functools.partial(_runs, *sizes, by_rows)
     rule, facts = ONEDNN if ruled else BLAS, _facts(*sizes, by_rows, ruled)
-    chosen, is_provisional = choose_on_cpu(_KIND, facts, runs, rule, margin)
-    if not tunes:
-        _seconds_waited += time.perf_counter() - start
+    choose = choose_on_cpu if tunes else choose_patiently
+    chosen, is_provisional = choose(_KIND, facts, runs, rule, margin)
     return chosen == ONEDNN, is_provisional
 
 
@@ -136,7 +129,12 @@ def _facts(rows: int, inner: int, columns: int, by_rows: bool, ruled: bool) -> t
 def typical_sizes(rows: int, inner: int, columns: int, work: int) -> tuple[int, int, int]:
     """The sizes that are timed in place of these. Most models have sizes like these, or these multiples."""
     rows = _rounded(min(rows, _MOST_ROWS))
-    return _limited(rows, _rounded(min(inner, _MOST_COLUMNS)), _rounded(min(columns, _MOST_COLUMNS)), work)
+    return rows, *typical_weight(inner, columns, work // rows)
+
+
+def typical_weight(inner: int, columns: int, most: int) -> tuple[int, int]:
+    """The size that is timed in place of this one, of at most so many elements."""
+    return _limited(_rounded(min(inner, _MOST_COLUMNS)), _rounded(min(columns, _MOST_COLUMNS)), most)
 
 
 def _rounded(size: int) -> int:
@@ -145,12 +143,11 @@ def _rounded(size: int) -> int:
     return power + power // 2 if size >= power + power // 2 else power
 
 
-def _limited(rows: int, inner: int, columns: int, work: int) -> tuple[int, int, int]:
-    """Smaller matrices for at most so many multiplications."""
-    weight = min(_MOST_WEIGHT, work // rows)
-    while inner * columns > weight and max(inner, columns) > 1:
+def _limited(inner: int, columns: int, most: int) -> tuple[int, int]:
+    """A smaller matrix of at most so many elements."""
+    while inner * columns > min(_MOST_WEIGHT, most) and max(inner, columns) > 1:
         inner, columns = (inner, columns // 2) if columns >= inner else (inner // 2, columns)
-    return rows, inner, columns
+    return inner, columns
 
 
 def _runs(rows: int, inner: int, columns: int, by_rows: bool) -> choices.Alternatives:

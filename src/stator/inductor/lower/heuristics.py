@@ -61,23 +61,15 @@ LARGE_TABLE = 4
 NARROW_GROUP = 16
 
 
-# Kernels of one tap on several images of up to this many positions are one product in NHWC, and a narrow one for each
-# image in NCHW, which runs at 0.45 to 0.85 of its speed
-FEW_POSITIONS = 196
-
-
 def convolution_prefers_channels_last(
-    groups: int, group_channels: int, pointwise: bool, weights: int, data: int, images: int, positions: int
+    groups: int, group_channels: int, pointwise: bool, weights: int, data: int
 ) -> bool | None:
     """True if a convolution should get NHWC data; None if it has no preference and may follow its neighbours.
 
     Depthwise kernels run twice as fast on NHWC, and kernels of narrow groups are faster too. Dense kernels with more
     than one tap prefer NCHW when they have many weights for little data (`data`: elements read and written).
-    `positions`: of one image of the result.
     """
     if groups > 1 and group_channels <= NARROW_GROUP:
-        return True
-    if pointwise and images > 1 and positions <= FEW_POSITIONS:
         return True
     if pointwise or weights * DATA_ELEMENTS_PER_WEIGHT <= data:
         return None

@@ -43,6 +43,7 @@ from stator.prims.layout import channels_last_strides, contiguous_strides, numel
 from stator.prims.onednn import is_half_float
 from stator.prims.record import TensorMeta
 from stator.runtime.packed_products import ONEDNN, implementations, packs_convolutions
+from stator.runtime.pointwise_convolutions import is_product_quicker
 
 from .depthwise import becomes_loops, depthwise
 from .library import multiplies_on_gpu, multiply, multiply_and_add, only_feeds_loops
@@ -64,9 +65,6 @@ aten = torch.ops.aten
 
 # Images of so many channels are read in runs of several positions
 _FEW_CHANNELS = 4
-
-# Multiplications from which a product takes 0.75 to 0.97 of the time of eager's convolution of one tap in NHWC
-_LARGE_PRODUCT = 1 << 23
 
 # Dtypes that cuDNN computes in both formats
 GPU_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -145,9 +143,11 @@ def _convolution(
         if _is_channels_last_in_eager(x, given, meta, transposed):
             if direct := _packed_each_time(builder, x, weight, bias, (stride, padding, dilation, groups)):
                 return direct
-            large = builder.sizes.hint(x.numel * weight.shape[0]) >= _LARGE_PRODUCT
-            if large and is_product(weight, stride, padding, groups):
-                product = _product_nhwc(builder, x, weight, bias)
+            if is_product(weight, stride, padding, groups):
+                batch, out, channels = builder.sizes.hints((x.shape[0], *weight.shape[:2]))
+                positions = builder.sizes.hint(numel(x.shape[2:]))
+                quicker = is_product_quicker(batch, positions, channels, out, channels_last=True)
+                product = _product_nhwc(builder, x, weight, bias) if quicker else None
                 if product is not None:
                     return product
             of_weight = kernel_strides(weight, nodes[1])
@@ -438,10 +438,10 @@ def prefers_channels_last(
         return True
     x, weight, result = map(builder.sizes.hints, shapes)
     pointwise = groups == 1 and weight[2:] == (1, 1)
-    data, images = numel(x) + numel(result), 1 if builder.trains else x[0]
-    return convolution_prefers_channels_last(
-        groups, weight[1], pointwise, numel(weight), data, images, numel(result[2:])
-    )
+    several = x[0] > 1 and x[2:] == result[2:] and not builder.trains
+    if pointwise and several and is_product_quicker(x[0], numel(x[2:]), weight[1], weight[0], channels_last=False):
+        return True
+    return convolution_prefers_channels_last(groups, weight[1], pointwise, numel(weight), numel(x) + numel(result))
 
 
 def _feeds_channels_last(builder: LoweringBuilder) -> bool:

@@ -147,7 +147,11 @@ def patch_gradients(
 
 def has_more_weights_than_windows(x: Tensor, weight: Tensor, out: Sequence[Any], groups: int) -> bool:
     """True for a dense kernel of several taps whose windows are fewer elements than its weights. The library's gradient
-    of such a weight runs at 0.2 to 0.8 of a product's speed."""
+    of such a weight runs at 0.2 to 0.8 of a product's speed.
+
+    Both multiply equally often. Beside that, the library moves the weight: it adds up in blocks of its own, and then
+    writes these as they must lie; the product moves the windows. So the answer depends on sizes, not on the processor's
+    speed (benchmarks/convolutions.py)."""
     if groups != 1 or weight.shape[2:] == (1, 1) or x.dtype is not torch.float32:
         return False
     positions = x.shape[0] * math.prod(out)
