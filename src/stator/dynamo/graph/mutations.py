@@ -39,7 +39,7 @@ class MutationLog:
         self.frozen: dict[int, tuple[Value, str, int]] = {}
         self._looked_at: dict[tuple[int, str], Value] = {}  # places whose contents at entry end unobserved
         # by attribute of an existing object: (the object, the first value that was read or written, the last one)
-        self._replaced: dict[tuple[int, str], tuple[Value, Any, Any]] = {}
+        self._replaced: dict[tuple[int, object], tuple[Value, Any, Any]] = {}
 
     def freeze(self, value: Value, what: str, made_at: int) -> None:
         self.frozen[id(value)] = value, what, made_at
@@ -78,7 +78,8 @@ class MutationLog:
                 self._check_ends(value, name, (value.instance_dict() or {}).get(name))
             self._note("attribute", value, name)
 
-    def replace(self, value: Value, name: str, old: Any, new: Any) -> None:
+    def replace(self, value: Value, name: object, old: Any, new: Any) -> None:
+        """Note that an attribute, or an entry of a dictionary, gets another value."""
         if isinstance(old, TensorValue) or (type(old) is SourcedConstant and type(old.peek()) in _STATE):
             _, first, _ = self._replaced.get((id(value), name), (value, old, None))
             self._replaced[id(value), name] = value, first, new

@@ -76,7 +76,7 @@ def _equal_to_new(sizes: InputSizes, guards: Sequence[Guard]) -> Iterator[Source
 
 def _of_state(change: StateChange) -> Iterator[Source]:
     """The number, or the sizes and strides, that the next call finds changed."""
-    if change.source is None or is_member(change.source):
+    if change.source is None:
         return
     if change.old is None or change.new is None:
         yield change.source

@@ -101,12 +101,14 @@ class DictValue(ObjectValue):
     def store(self, context: CaptureContext, key: Value, value: Value) -> None:
         self.complete(context)
         if self.obj is not None:
-            self._note_change(context, key.key(context))
+            real = key.key(context)
+            context.mutations.replace(self, real, self._note_change(context, real), value)
         self.put(context, key, value)
         context.mutations.content(self)
 
-    def _note_change(self, context: CaptureContext, key: Any) -> None:
-        """Note a change of a real dictionary, which modules read past this value."""
+    def _note_change(self, context: CaptureContext, key: Any) -> Any:
+        """Note a change of a real dictionary, which modules read past this value. Returns the value at the key so far,
+        as far as it was looked at."""
         meet_dict(context, self.obj, writes=True)
         context.changed_dicts.add(id(self.obj))
         old = self.entries.get(key)
@@ -114,6 +116,7 @@ class DictValue(ObjectValue):
             old = context.wrapped.get(id(old.obj))
         if getattr(old, "is_static", False):
             context.unfix_member(old)
+        return old
 
     def drop(self, context: CaptureContext, key: Any) -> None:
         self.complete(context)
