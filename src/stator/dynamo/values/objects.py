@@ -132,6 +132,8 @@ class ObjectValue(Value):
             try:
                 real = _PLAIN_GETATTRIBUTE(self.obj, "__dict__")
             except AttributeError:
+                if type(self.obj).__dictoffset__:
+                    raise unsupported("attribute", f"attributes of {class_name(self.cls)}, which hides them") from None
                 return None
             if not all(type(key) is str for key in real) and any(map(runs_code_when_compared, real)):
                 raise unsupported("attribute", "attributes beside keys whose comparison runs code of the program")

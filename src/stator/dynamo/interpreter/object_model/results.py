@@ -23,7 +23,7 @@ _IMMUTABLE: tuple[type, ...] = (
     types.GenericAlias,
     types.UnionType,
     typing._Final,  # type: ignore[attr-defined]
-    typing.TypeVar,
+    *(typing.TypeVar, typing.TypeVarTuple, typing.ParamSpec),  # written in C since 3.12
     re.Pattern,
     re.Match,
     type(torch.ops.aten),
