@@ -446,3 +446,24 @@ def test_attention_that_multiplies_matrices_serves_all_sizes(scale: float | None
             ours, theirs = (torch.autograd.grad(one.sin().sum(), leaves) for one in (found, expected))
             torch.testing.assert_close(ours, theirs)
     assert (counts.compilations, counts.breaks) == (1, 0)
+
+
+def cropped(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A signal, and another one that is as long, or longer."""
+    return torch.randn(2, 3, size, requires_grad=True), torch.randn(2, 3, size + max(size % 4 - 1, 0))
+
+
+CROPS = {
+    "sum": lambda x, y: y[..., : x.shape[2]] + x,
+    "of the end": lambda x, y: y[..., -x.shape[2] :] * x,
+    "one operand": lambda x, y: y[..., : x.shape[2]].tanh(),
+    "copy": lambda x, y: y[..., : x.shape[2]].clone(),
+    "broadcast": lambda x, y: y[..., : x.shape[2]][:, None] * x[:, :, None],
+    "of rows": lambda x, y: y.transpose(1, 2)[:, : x.shape[2]] - x.transpose(1, 2),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", CROPS)
+def test_a_crop_that_may_be_the_whole_is_compiled_for_both(name: str, backend: str) -> None:
+    check_sizes(CROPS[name], cropped, backend=backend, sizes=(4, 6, 5, 9, 1, 7))

@@ -95,6 +95,14 @@ def test_a_size_that_is_zero_in_the_example_is_not_taken_for_several() -> None:
     assert facts(environment) == ["a - 3 == 0"]
 
 
+def test_a_number_that_is_not_smaller_than_several_is_several() -> None:
+    environment, (part, whole) = sizes(part=5, whole=8)
+    assert environment.decide(compare(">=", whole, part))
+    with assume_several([part]):
+        assert environment.decide(compare(">", whole, 1))
+    assert facts(environment) == ["-part + whole >= 0"]
+
+
 def test_whether_a_tensor_is_empty_is_a_fact() -> None:
     environment, (a,) = sizes(a=6)
     environment.rely_on_elements(a)

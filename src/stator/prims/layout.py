@@ -291,7 +291,10 @@ def may_overlap(shape: Sizes, strides: Sizes) -> bool:
 
 @_treat_as_several
 def preserved_strides(shape: Sizes, strides: Sizes) -> Sizes:
-    """Return the strides of a format-preserving copy: unchanged if dense, else dense in the original order."""
+    """Return the strides of a format-preserving copy: unchanged if dense, else dense in the original order. These are
+    equal but for dimensions of one element, so that a part of a symbolic size need not be asked if it is the whole."""
+    if torch.SymInt in map(type, strides) and 0 not in shape and not any(always_equal(size, 1) for size in shape):
+        return dense_strides(shape, strides)
     return strides if is_dense(shape, strides) else dense_strides(shape, strides)
 
 
@@ -347,25 +350,15 @@ def elementwise_strides(shape: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -
     broadcast dimensions do not count and earlier operands go first.
     """
     contiguous = contiguous_strides(shape)
-    same_shape = True
-    row_major = True
-    for operand_shape, strides in operands:
-        if len(operand_shape) != len(shape) or operand_shape != shape:
-            same_shape = False
-            if row_major and not _equal(strides, contiguous_strides(operand_shape)):
-                row_major = False
-        elif not _equal(strides, contiguous):
-            row_major = False
-    if row_major and (same_shape or 0 not in shape):
+    same_shape = all(len(own) == len(shape) and own == shape for own, _ in operands)
+    empty = has_zero(shape)
+    if (same_shape or not empty) and all(always_equal(strides, contiguous_strides(own)) for own, strides in operands):
         return contiguous
-    if same_shape and all(is_contiguous(shape, strides) for _, strides in operands):
-        return contiguous
-    if same_shape:
-        if len(shape) == 4 and all(is_channels_last(shape, strides) for _, strides in operands):
-            return channels_last_strides(shape)
-        first = operands[0][1]
-        if all(strides == first for _, strides in operands) and is_dense(shape, first):
-            return first
+    symbolic = torch.SymInt in map(type, itertools.chain(shape, *(strides for _, strides in operands)))
+    if (not symbolic or empty) and same_shape:
+        passed_on = _passed_on(shape, operands)
+        if passed_on is not None:
+            return passed_on
     order = _stride_order(shape, [_expanded_strides(shape, *operand) for operand in operands])
     for dim, size in enumerate(shape):
         if type(size) is torch.SymInt and _order_relies_on_several(shape, operands, dim, order):
@@ -374,6 +367,11 @@ def elementwise_strides(shape: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -
                     return elementwise_strides((*shape[:dim], 1, *shape[dim + 1 :]), operands)
     if order == list(range(len(shape) - 1, -1, -1)):
         return contiguous
+    # a dense layout is the one by order, but for dimensions of one element, so that symbols are not asked for it
+    if symbolic and not empty and same_shape and any(always_equal(size, 1) for size in shape):
+        passed_on = _passed_on(shape, operands)
+        if passed_on is not None:
+            return passed_on
     dense: list[Any] = [1] * len(shape)
     running = 1
     for dim in order:  # unlike elsewhere, a size of zero makes the following strides zero
@@ -382,13 +380,14 @@ def elementwise_strides(shape: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -
     return tuple(dense)
 
 
-def _equal(first: Sizes, second: Sizes) -> bool:
-    """Whether strides are equal. Asks about none if some differ for all values of symbols."""
-    differ = any(
-        one is not other and (type(one) is int or type(other) is int) and always_true(one != other)
-        for one, other in zip(first, second, strict=True)
-    )
-    return not differ and first == second
+def _passed_on(shape: Sizes, operands: Sequence[tuple[Sizes, Sizes]]) -> Sizes | None:
+    """Return the dense strides that operands of one shape share; None if they share none."""
+    if all(is_contiguous(shape, strides) for _, strides in operands):
+        return contiguous_strides(shape)
+    if len(shape) == 4 and all(is_channels_last(shape, strides) for _, strides in operands):
+        return channels_last_strides(shape)
+    first = operands[0][1]
+    return first if all(strides == first for _, strides in operands) and is_dense(shape, first) else None
 
 
 def _expanded_strides(shape: Sizes, operand_shape: Sizes, strides: Sizes) -> Sizes:

@@ -313,7 +313,9 @@ class Environment:
         for expr in (self.simplify(condition.expr), condition.expr):  # a number that a fact replaced is larger, too
             ranges = {symbol: self._range(symbol) for symbol in expr.symbols}
             for symbol, (low, high) in ranges.items():
-                if low < _SEVERAL <= high and (numbers or any(self._is_one_with(symbol, one) for one in sizes)):
+                if low < _SEVERAL <= high and (
+                    numbers or any(self._is_one_with(symbol, one) for one in sizes) or self._reaches(symbol, sizes)
+                ):
                     low = _SEVERAL
                 ranges[symbol] = max(low, least.get(symbol, low)), high
             expr, above = simplify(expr, ranges), tuple(one - _SEVERAL for one in whole)
@@ -327,6 +329,10 @@ class Environment:
         """Not if the size is zero in the example, which is a fact of every graph that has a tensor of this size."""
         is_empty = self.has_hint(size) and self.hint(size) == 0
         return not is_empty and self.evaluate_static(compare(">=", size, _SEVERAL)) is not False
+
+    def _reaches(self, symbol: Symbol, sizes: tuple[Expr, ...]) -> bool:
+        """Whether a fact says that a symbol is not smaller than one of these sizes."""
+        return any(symbol - one in self._about.get(one.symbols | {symbol}, ()) for one in sizes)
 
     def _is_one_with(self, symbol: Symbol, size: Expr) -> bool:
         """Whether a size has no more than one element if `symbol` is 1, or does not exist: a division by zero."""

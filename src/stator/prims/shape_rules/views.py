@@ -246,7 +246,7 @@ def slice_bounds(size: Any, start: Any, end: Any) -> tuple[Any, Any]:
             return 0, smaller_size(size, end)
     if start < 0:
         start = start + size
-        if start <= 0:  # with its end, so that one fact serves all sizes of which nothing is cut off
+        if start < 0:  # without its end: the last n elements of n are a part like others
             start = 0
     elif start > size:
         start = size
