@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from types import CodeType, FunctionType
 
 from stator.base import counters, logs
 from stator.base.errors import UserPlace
 
-from .bytecode import decode, reachable
+from .bytecode import Instruction, decode, reachable
 from .cache.entry import CompiledFrame
 from .guards.global_state import read_global_state
 from .guards.guard import Guard, GuardKind
@@ -100,9 +101,14 @@ def _asks_in_vain_for_super(captured: CapturedFrame, exit_: Break) -> bool:
         return False
     instructions = decode(captured.code)
     return any(
-        instruction.argval == "super" and not any(one.opname == "LOAD_SUPER_ATTR" for one in instructions)
-        for instruction in reachable(instructions, instructions[exit_.index])
+        one.argval == "super" and not _is_given_its_receiver(instructions, one.index)
+        for one in reachable(instructions, instructions[exit_.index])
     )
+
+
+def _is_given_its_receiver(instructions: Sequence[Instruction], at: int) -> bool:
+    """Whether `super` is loaded for an attribute, as in `super().name`, where code pushes class and receiver (3.12)."""
+    return any(one.opname == "LOAD_SUPER_ATTR" for one in instructions[at + 1 : at + 4])
 
 
 def _is_within_an_instruction(captured: CapturedFrame, exit_: Break) -> bool:

@@ -47,6 +47,14 @@ class AsksInALoop(Base):
         return (lambda: self.part(1))(), __class__, x  # type: ignore[name-defined]
 
 
+class InTwoForms(Base):
+    def turns(self, x: torch.Tensor) -> Any:
+        y = super().turns(x)
+        unseen()
+        found = super()
+        return (lambda: self.part(1))(), found.turns(y)
+
+
 class NoCell(Base):
     def turns(self, x: torch.Tensor) -> Any:
         unseen()
@@ -56,7 +64,7 @@ class NoCell(Base):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("kind", [BreaksInside, AsksAgain, AsksInALoop, NoCell])
+@pytest.mark.parametrize("kind", [BreaksInside, AsksAgain, AsksInALoop, InTwoForms, NoCell])
 def test_super_finds_its_receiver(kind: type[Base]) -> None:
     run = stator.compile(kind().turns, backend="eager")
     for _ in range(2):
