@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import types
 import warnings
 from pathlib import Path
 from typing import Any
@@ -40,3 +41,21 @@ def test_a_break_behind_the_first_lookup(tmp_path: Path, monkeypatch: pytest.Mon
         warnings.simplefilter("error")
         assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 4.0))
     assert (counts.graphs, counts.breaks) == (2, 1)
+
+
+def test_a_module_class_that_notes_what_is_read() -> None:
+    read: list[str] = []
+
+    class Noting(types.ModuleType):
+        def __getattribute__(self, name: str) -> Any:
+            read.append(name)
+            return super().__getattribute__(name)
+
+    module = Noting("module")
+    module.factor = 3  # type: ignore[attr-defined]
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * module.factor  # type: ignore[attr-defined, no-any-return]
+
+    stator.compile(program, backend="eager")(torch.ones(2))
+    assert read == ["factor"]

@@ -367,7 +367,7 @@ def _module(context: CaptureContext, obj: types.ModuleType, source: Source | Non
     has_hooks = type(obj) is not types.ModuleType and any(
         type(getattr(type(obj), name)) is types.FunctionType for name in _MODULE_HOOKS
     )
-    if has_hooks and not isinstance(obj, ConfigModule):  # settings of torch, which are read as attributes
+    if has_hooks and not issubclass(type(obj), ConfigModule):  # settings of torch, which are read as attributes
         raise unsupported(
             "module-class", f"the module {module_name(obj)}, whose class looks attributes up in its own way"
         )
