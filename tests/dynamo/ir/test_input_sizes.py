@@ -670,7 +670,33 @@ def scores_of_packed_heads(x, codebook):
     return (queries * 0.5) @ keys.transpose(-2, -1)
 
 
-@pytest.mark.parametrize("program", [nearest_codes, weighted_samples, pieces_of_rows, scores_of_packed_heads])
+def normalized_rows(x, codebook):
+    rows = x.transpose(1, 2).reshape(x.shape[0] * x.shape[2], x.shape[1])
+    return (
+        F.layer_norm(rows, (4,)),
+        rows.softmax(0),
+        F.log_softmax(rows, -1),
+        rows.mean(1, keepdim=True).clone() @ rows[:1],
+    )
+
+
+def chosen_keys_of_heads(x, codebook):
+    keys = x.view(x.shape[0], 2, 2, -1).transpose(1, 3).reshape(x.shape[0] * x.shape[2], 2, 2)
+    chosen = keys[:, torch.tensor([1, 0, 1])]
+    return keys @ chosen.transpose(1, 2) + keys[:, :1].mean(-1, keepdim=True) @ codebook[:1, :3]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        nearest_codes,
+        weighted_samples,
+        pieces_of_rows,
+        scores_of_packed_heads,
+        normalized_rows,
+        chosen_keys_of_heads,
+    ],
+)
 def test_rows_whose_layout_does_not_show_need_no_version_for_one(program):
     calls = [(torch.randn(n, 4, n + 1), torch.randn(4, 4)) for n in (5, 7, 1, 2)]
     assert len(compilations(program, calls).made) == 2
@@ -691,7 +717,11 @@ def sums_of_rows(x):
     return rows.pow(2).sum(-1, keepdim=True)
 
 
-@pytest.mark.parametrize("program", [weights_before_samples, pieces_that_leave, sums_of_rows])
+def chosen_rows(x):
+    return x.transpose(1, 2).reshape(x.shape[0] * x.shape[2], x.shape[1])[1:]
+
+
+@pytest.mark.parametrize("program", [weights_before_samples, pieces_that_leave, sums_of_rows, chosen_rows])
 def test_rows_whose_layout_shows_are_laid_out_as_in_eager(program):
     compiled = stator.compile(program)
     for rows in (3, 5, 1, 2):

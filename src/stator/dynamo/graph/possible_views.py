@@ -21,13 +21,14 @@ from stator.prims.layout import always_equal, contiguous_strides
 
 # Functions whose results are row-major, or laid out by other operands, whatever the layout of these tensors is
 _PRODUCTS = frozenset(("matmul", "bmm", "baddbmm", "mm", "mv", "addmm", "linear", "einsum"))
-_READERS = _PRODUCTS | {"grid_sample", "gather", "index_select"}
+_READERS = _PRODUCTS | {"grid_sample", "gather", "index_select", "layer_norm", "softmax", "log_softmax", "__setitem__"}
 _OF_LAYOUTS = frozenset(("stride", "is_contiguous", "storage_offset", "data_ptr"))
 _PARTS = frozenset(("getitem", "split", "chunk", "unbind"))
 _VIEWS = _PARTS | {"transpose", "permute", "unsqueeze", "expand", "view", "mT", "T", "swapaxes"}
 # Functions whose results are laid out as operands are
 _ELEMENTWISE = frozenset(("add", "sub", "mul", "div", "truediv", "pow", "neg", "normalize"))
-_APART = _ELEMENTWISE | {"reshape", "flatten"}
+# ... or in a part of their memory, or in memory of their own as operands may be
+_APART = _ELEMENTWISE | {"reshape", "flatten", "__getitem__", "clone", "mean", "sum"}
 
 
 class PossibleView:
