@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.scenarios import BACKENDS, Scenario, check, gradients, leaf, may_break, scenarios
+from tests.varying_sizes import check_sizes
 from torch import nn
 
 import stator
@@ -347,3 +348,21 @@ def test_detaching_in_place_what_was_there_before(detach: Any, backend: str) -> 
         total.sum().backward()
         found.append((result is x, x.requires_grad, x.is_leaf, leaf.grad.tolist()))
     assert found[0] == found[1]
+
+
+@pytest.mark.fixed_sizes  # counts the versions of sizes that become symbols by changing
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_inside_need_no_version_for_one_row(backend: str) -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+
+    def step(x: torch.Tensor, keep: torch.Tensor) -> list[torch.Tensor]:
+        layer(x, src_key_padding_mask=~keep).square().mean().backward()
+        found = [parameter.grad for parameter in layer.parameters()]
+        layer.zero_grad()
+        return found
+
+    def make(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        length = size * 3 % 7
+        return torch.randn(size, length, 8), torch.ones(size, length, dtype=torch.bool)
+
+    check_sizes(step, make, backend=backend, sizes=(2, 4, 1, 5, 6), gradients=False)

@@ -5,13 +5,11 @@ The trace runs through the autograd engine, on fake tensors. partition/ splits t
 
 from __future__ import annotations
 
-import itertools
 import operator
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -20,7 +18,6 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
-from stator.aot.runtime.autograd_reachability import reachable_places
 from stator.base.errors import StatorError, Unsupported, UserPlace
 from stator.base.signals import raised_by_signal_handler
 from stator.graph.fake.fake_mode import FakeTensor
@@ -33,12 +30,12 @@ from stator.graph.functionalization.unknown_sizes import UnknownSizeRecorder
 from stator.graph.ir.captured_tensors import owned_tensors_replaced
 from stator.graph.ir.size_bindings import SizeBindings, input_bindings, is_symbolic, result_bindings
 from stator.graph.ir.traced import Traced
+from stator.graph.operators.symbolic_gradients import general_gradients
 from stator.graph.tracing.tracer import add_numbers, close_graph, placeholder_names, run_function
 from stator.prims.layout import preserved_strides
 from stator.prims.record import TensorMeta
-from stator.shapes.environment import assume_several, prefer_general
+from stator.shapes.environment import prefer_general
 from stator.shapes.expr import Symbol
-from stator.shapes.sym_node import to_expression
 
 from .differentiable_values import DifferentiableValues, find_values
 from .eager_saved_tensors import NO_SAVES, EagerSaves, find_eager_saves
@@ -425,9 +422,8 @@ def _differentiate(
     versions = [fake.fake_storage.version for fake in lasting]
     with _autocast_off():
         try:
-            with ExitStack() as stack, prefer_general(), _refused_by_autograd():
-                if is_symbolic([tuple(primal.shape) for primal in primals]):
-                    _as_for_several(roots, stack)
+            symbolic = is_symbolic([tuple(primal.shape) for primal in primals])
+            with general_gradients(roots) if symbolic else prefer_general(), _refused_by_autograd():
                 found = gradients_between(roots, list(tangents.values()), sought, stops)
         except DataDependent as error:
             if error.autograd_node is not None:
@@ -447,31 +443,6 @@ def _differentiate(
             raise Unsupported("gradient-layout", f"a gradient is a {type(gradient).__name__} of {gradient.layout}")
         gradients.append(None if gradient is None else tracer.current(gradient))
     return gradients
-
-
-def _as_for_several(roots: Sequence[Any], stack: ExitStack) -> None:
-    """Compute gradients of symbolic sizes as for large sizes where torch's C++ asks whether they are 1, and no one sees
-    the difference."""
-
-    def enter(sizes: tuple[Any, ...], gradients: tuple[torch.Tensor | None, ...]) -> None:
-        shape = () if gradients[0] is None else gradients[0].shape
-        stack.enter_context(assume_several([to_expression(size) for size in (*shape, *sizes)]))
-
-    for node in reachable_places([root.grad_fn for root in roots if root.grad_fn is not None]):
-        if node.name() in _ASKING:
-            names = [name for name in dir(node) if name.endswith("_sym_sizes") or name == "_saved_repeats"]
-            sizes = tuple(itertools.chain(*(getattr(node, name) for name in names)))
-            if not is_symbolic((*sizes, *node._input_metadata[0].shape)):
-                continue
-            node.register_prehook(partial(enter, sizes))
-            node.register_hook(lambda *gradients: stack.close())
-
-
-# Nodes that ask whether sizes are 1, where one way is right for all sizes: to reshape or copy a gradient, to add what
-# was repeated, to compute the gradient of a matrix in its order in memory
-_ASKING = frozenset(
-    f"{name}Backward0" for name in ("View", "UnsafeView", "Amax", "Amin", "Cdist", "Cumsum", "Repeat", "Mm", "Addmm")
-)
 
 
 def _add_tangent(tracer: FunctionalTracer, meta: TensorMeta, index: int) -> FakeTensor:

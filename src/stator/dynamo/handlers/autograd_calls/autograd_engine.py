@@ -15,8 +15,9 @@ from stator.dynamo.interpreter.calling import calls, tensor_methods
 from stator.dynamo.values.base import CaptureContext, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import TupleValue
-from stator.dynamo.values.tensors.tensor import TensorValue, history
+from stator.dynamo.values.tensors.tensor import TensorValue
 from stator.graph.fake.wrapper_subclasses import is_wrapper, storages_of
+from stator.graph.operators.symbolic_gradients import history
 
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 

@@ -22,6 +22,7 @@ from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.objects import MISSING, is_data_descriptor, lookup_in_class, set_through
 from stator.dynamo.values.symbolic_numbers import example_of_number, is_open, is_symbolic
 from stator.graph.fake.wrapper_subclasses import is_wrapper
+from stator.graph.operators.symbolic_gradients import history
 from stator.runtime.autograd_state import view_creation_of, with_freed_history, with_view_creation
 
 from .ragged_sizes import RaggedSize
@@ -495,19 +496,6 @@ _WHOLE = frozenset((torch.int64, torch.int32, torch.int16, torch.int8))
 def has_fixed_sizes(fake: torch.Tensor) -> bool:
     """Whether capture knows all sizes."""
     return all(type(size) is int for size in fake.shape)
-
-
-def history(roots: list[Any]) -> Iterator[Any]:
-    """All nodes of the autograd graph behind these nodes."""
-    seen: dict[int, Any] = {}
-    todo = [root for root in roots if root is not None]
-    while todo:
-        node = todo.pop()
-        if id(node) in seen:
-            continue
-        seen[id(node)] = node
-        yield node
-        todo += [following for following, _ in node.next_functions if following is not None]
 
 
 class TensorMethodValue(Value):
