@@ -493,3 +493,47 @@ def test_a_list_of_changing_length_is_used_outside_of_graphs() -> None:
         parts = [torch.randn(2) for _ in range(count)]
         torch.testing.assert_close(compiled(parts), joined(parts))
     assert counters.counts["dynamo.compiled_frames"] == before
+
+
+def over_reversed(parts: list[torch.Tensor]) -> torch.Tensor:
+    total = torch.zeros(2)
+    for one in reversed(parts):
+        total = (total + one).tanh()
+    return total
+
+
+def over_some_of_reversed(parts: list[torch.Tensor]) -> torch.Tensor:
+    total = torch.zeros(2)
+    for one in reversed(parts):
+        total = (total + one).tanh()
+        if one is parts[1]:
+            break
+    else:
+        total = total + 1
+    return total
+
+
+def over_steps_backwards(parts: list[torch.Tensor]) -> torch.Tensor:
+    steps, total = [], torch.zeros(2)
+    for one in parts:
+        total = (total + one).sin()
+        steps.append(total)
+    for step, one in zip(reversed(steps), parts, strict=True):
+        total = total * step + one
+    for step in steps[::-1]:
+        total = (total + step).cos()
+    return total
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize("program", [over_reversed, over_some_of_reversed, over_steps_backwards])
+def test_a_loop_backwards_over_a_list_of_changing_length_needs_no_version_for_each_length(
+    program: Callable[..., Any],
+) -> None:
+    compiled = stator.compile(program)
+    for at, count in enumerate((2, 3, 4, 6, 9, 5, 8, 7, 11, 2)):
+        if at == 5:
+            before = counters.counts["dynamo.compiled_frames"]
+        parts = [torch.randn(2) for _ in range(count)]
+        torch.testing.assert_close(compiled(parts), program(parts))
+    assert counters.counts["dynamo.compiled_frames"] == before

@@ -356,8 +356,10 @@ class BreakWriter:
     def _makes_varying_lengths(self) -> bool:
         """Whether the instruction that runs natively takes or makes a container whose length changes, and likely makes
         another."""
-        operation = self.original[self.exit.index].opname
-        return self.exit.reason.kind == "varying-length" and operation.startswith(("PRECALL", "CALL", "BINARY_OP"))
+        operation, before = self.original[self.exit.index].opname, self.original[self.exit.index - 1].opname
+        takes_part = operation == "BINARY_SLICE" or (operation == "BINARY_SUBSCR" and before == "BUILD_SLICE")
+        makes = takes_part or operation.startswith(("PRECALL", "CALL", "BINARY_OP"))
+        return makes and self.exit.reason.kind == "varying-length"
 
     def _dead_parameters(self) -> list[str]:
         code = self.writer.code

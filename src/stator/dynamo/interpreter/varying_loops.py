@@ -67,7 +67,7 @@ class VaryingLoops:
             self.settle()
         if self._resumes_in(frame, iterator):
             return self._further_turn(frame, iterator)  # type: ignore[arg-type]
-        if any(isinstance(one, RowsIterator) and one.untouched for one in _iterated(iterator)):
+        if any(map(self._has_varying_end, _iterated(iterator))):
             raise _left_to_the_interpreter()
         if not self._varies(iterator):
             return self._unrolled(iterator, _FIRST_VALUE if self._may_end_graphs() else _ONE_GRAPH)
@@ -79,6 +79,13 @@ class VaryingLoops:
         if not unrolled:
             raise _left_to_the_interpreter()
         return self._unrolled(iterator, _NEEDS_NUMBERS)
+
+    def _has_varying_end(self, iterator: Value) -> bool:
+        """Whether this is an iterator, before its first item, over rows of a tensor or over items of a container whose
+        length changes, such as `reversed(found)`."""
+        if isinstance(iterator, LiveIterator):
+            return iterator.source in self._context.varying and not iterator.position and self._may_end_graphs()
+        return isinstance(iterator, RowsIterator) and iterator.untouched
 
     def _further_turn(self, frame: Frame, iterator: LiveIterator) -> Value:
         """The item of the next turn in a graph that resumed in a turn. Raises Unsupported if the graph has all of its
