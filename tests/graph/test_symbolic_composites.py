@@ -453,12 +453,21 @@ def cropped(size: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(2, 3, size, requires_grad=True), torch.randn(2, 3, size + max(size % 4 - 1, 0))
 
 
+def written(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    made = torch.zeros_like(y)
+    made[..., : x.shape[2]] = x * 2
+    made[..., -x.shape[2] :] += 1
+    made[..., :5] -= 3
+    return made
+
+
 CROPS = {
     "sum": lambda x, y: y[..., : x.shape[2]] + x,
     "of the end": lambda x, y: y[..., -x.shape[2] :] * x,
     "one operand": lambda x, y: y[..., : x.shape[2]].tanh(),
     "copy": lambda x, y: y[..., : x.shape[2]].clone(),
     "broadcast": lambda x, y: y[..., : x.shape[2]][:, None] * x[:, :, None],
+    "written to": written,
     "of rows": lambda x, y: y.transpose(1, 2)[:, : x.shape[2]] - x.transpose(1, 2),
 }
 

@@ -63,7 +63,7 @@ def _check_itself(info: SchemaFacts, written: FakeTensor) -> None:
                 "unsupported operation: more than one element of the written-to tensor refers to a single "
                 "memory location. Please clone() the tensor before performing the operation."
             )
-    if not is_dense(shape, strides) and may_overlap(shape, strides):
+    if may_overlap(shape, strides) and not is_dense(shape, strides):
         raise Unsupported("overlapping-write", f"{info.target} writes to elements at one address")
 
 
@@ -73,7 +73,7 @@ def check_statistics(read: Sequence[FakeTensor | None], written: Sequence[FakeTe
     for at, one in enumerate(written):
         shape, strides = one.meta.shape, one.meta.stride
         others = [other for other in (*written[:at], *read) if other is not None]
-        if (not is_dense(shape, strides) and may_overlap(shape, strides)) or any(
+        if (may_overlap(shape, strides) and not is_dense(shape, strides)) or any(
             other.fake_storage is one.fake_storage and may_meet(other.meta, one.meta) for other in others
         ):
             raise Unsupported("overlapping-write", "batch_norm updates statistics that share memory", hint="clone them")
