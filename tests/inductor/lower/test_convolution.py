@@ -166,6 +166,25 @@ def test_quicker_product_of_several_images_is_chosen(bias, quicker, monkeypatch)
     assert [is_product(call) for call in library_calls(lowered)] == [quicker]
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="the product is oneDNN's")
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("size", [(9, 7), (8, 10)])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("quicker", [False, True])
+def test_quicker_product_of_the_positions_that_a_stride_leaves_is_chosen(
+    size, bias, memory_format, quicker, monkeypatch
+):
+    monkeypatch.setattr(lowering, "is_product_quicker", lambda *_, channels_last: quicker and channels_last)
+    x = torch.randn(2, 96, *size).to(memory_format=memory_format)
+    w, b, d = torch.randn(600, 96, 1, 1), torch.randn(600), torch.randn(96, 1, 3, 3)
+
+    def behind_depthwise(x, w, b, d):  # which has its result in NHWC
+        return F.conv2d(F.conv2d(x, d, None, 1, 1, 1, 96).sigmoid(), w, b if bias else None, 2)
+
+    lowered = assert_lowers(behind_depthwise, x, w, b, d, library=2, tolerance=1e-4)
+    assert [is_product(call) for call in library_calls(lowered)] == [False, quicker]
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_training_keeps_images_in_the_order_of_sums_of_eager(training, monkeypatch):
     monkeypatch.setattr(lowering, "is_product_quicker", lambda *_, channels_last: True)

@@ -84,6 +84,18 @@ def test_one_tap_that_skips_positions(formats: Sequence[int], wanted: Sequence[b
     compare(grad, x, weight, stride, 0, 1, 1, wanted)
 
 
+def test_one_tap_that_skips_positions_of_channels_last_images_is_a_product() -> None:
+    x, grad = torch.randn(2, 12, 9, 10), torch.randn(2, 20, 5, 5)
+    weight, given = torch.randn(20, 12, 1, 1), [one.contiguous(memory_format=FORMATS[1]) for one in (grad, x)]
+    rest = [None, [2, 2], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False]]
+
+    def function(grad, x, weight):
+        return aten.convolution_backward(grad, x, weight, *rest)[:2]
+
+    lowered = lower(trace(function, [*given, weight], keep=can_lower).graph)
+    assert aten.convolution_backward.default not in [call.target for call in library_calls(lowered)]
+
+
 @pytest.mark.parametrize(("formats", "wanted"), FORMATS_AND_GRADIENTS)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_one_tap_on_single_positions(formats: Sequence[int], wanted: Sequence[bool], batch: int) -> None:

@@ -134,6 +134,10 @@ def _convolution(
         strides = channels_last_strides if wish else contiguous_strides
         given, promised = strides(x.shape), strides(meta.shape)
         of_weight = kernel_strides(weight, nodes[1]) if wish else nodes[1].meta["val"].stride
+        if wish and skips_positions(weight, stride, padding, groups):
+            product = _quicker_product(builder, read_positions(x, meta.shape[2:], stride), weight, bias)
+            if product is not None:
+                return product
         if is_product(weight, stride, padding, groups):
             product = (_product_nhwc if wish else _product_nchw)(builder, x, weight, bias)
             if product is not None:
@@ -143,11 +147,10 @@ def _convolution(
         if _is_channels_last_in_eager(x, given, meta, transposed):
             if direct := _packed_each_time(builder, x, weight, bias, (stride, padding, dilation, groups)):
                 return direct
-            if is_product(weight, stride, padding, groups):
-                batch, out, channels = builder.sizes.hints((x.shape[0], *weight.shape[:2]))
-                positions = builder.sizes.hint(numel(x.shape[2:]))
-                quicker = is_product_quicker(batch, positions, channels, out, channels_last=True)
-                product = _product_nhwc(builder, x, weight, bias) if quicker else None
+            skips = skips_positions(weight, stride, padding, groups)
+            if skips or is_product(weight, stride, padding, groups):
+                read = read_positions(x, meta.shape[2:], stride) if skips else x
+                product = _quicker_product(builder, read, weight, bias)
                 if product is not None:
                     return product
             of_weight = kernel_strides(weight, nodes[1])
@@ -285,6 +288,17 @@ def is_product(weight: Tensor, stride: Sequence[int], padding: Sequence[int], gr
     return groups == 1 and weight.shape[2:] == (1, 1) and set(stride) == {1} and set(padding) == {0}
 
 
+def skips_positions(weight: Tensor, stride: Sequence[int], padding: Sequence[int], groups: int) -> bool:
+    """True if the convolution is such a product once the positions that a stride skips are dropped. In NHWC the library
+    takes up to 2.4 times as long."""
+    return groups == 1 and weight.shape[2:] == (1, 1) and max(stride) > 1 and set(padding) == {0}
+
+
+def read_positions(x: Tensor, out: Sizes, stride: Sequence[int]) -> Tensor:
+    """The positions of images that such a kernel reads."""
+    return slice_dim(slice_dim(x, 2, 0, out[0], stride[0]), 3, 0, out[1], stride[1])
+
+
 def is_single_position_product(
     x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], groups: int
 ) -> bool:
@@ -307,6 +321,15 @@ def _single_product(builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: T
     if bias is not None:
         result = elementwise(builder, lambda ops, y, b: ops.add(y, b), [result, bias])
     return reshape(result, (batch, out, 1, 1))
+
+
+def _quicker_product(builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+    """`_product_nhwc` of float32; None where the library's convolution of these positions in NHWC is as quick."""
+    batch, out, channels = builder.sizes.hints((x.shape[0], *weight.shape[:2]))
+    positions = builder.sizes.hint(numel(x.shape[2:]))
+    if x.dtype is not torch.float32 or not is_product_quicker(batch, positions, channels, out, channels_last=True):
+        return None
+    return _product_nhwc(builder, x, weight, bias)
 
 
 def _product_nhwc(

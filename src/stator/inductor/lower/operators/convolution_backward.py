@@ -27,7 +27,9 @@ from .convolution import (
     kernel_strides,
     may_choose_for_gpu,
     prefers_channels_last,
+    read_positions,
     runs_channels_last,
+    skips_positions,
 )
 from .creation import filled, pad_with
 from .depthwise import (
@@ -48,7 +50,7 @@ from .patches import (
     weight_gradient_by_windows,
 )
 from .reductions import reduce
-from .views import permute, reshape, slice_dim
+from .views import permute, reshape
 
 aten = torch.ops.aten
 
@@ -94,7 +96,7 @@ def _convolution_backward(
         found = _gradients_by_library(builder, grad, x, weight, rest, [wanted[0], False, wanted[2]])
         found[1] = weight_gradient_by_windows(builder, grad, x, weight, *steps)
         return found
-    if set(weight.shape[2:]) == {1} and groups == 1 and max(stride) > 1 and not any(padding):
+    if skips_positions(weight, stride, padding, groups):
         return _of_thinned(builder, grad, x, weight, [bias_sizes, stride, *_ONE_BY_ONE], wanted)
     own = wanted[1] and _is_depthwise(x, weight, groups) and math.prod(weight.shape[2:]) > SMALL_DEPTHWISE
     if not own or _is_mostly_padding(x, padding):
@@ -130,23 +132,26 @@ def _of_thinned(
     """Kernels of one tap that skip positions: drop the skipped positions, and put zeros in their places afterwards."""
     bias_sizes, stride, *tail = rest
     metas: Sequence[TensorMeta | None] = builder.meta
-    height, width = grad.shape[2:]
-    strides = channels_last_strides if is_channels_last(grad) and is_channels_last(x) else contiguous_strides
-    seen = slice_dim(slice_dim(x, 2, 0, height, stride[0]), 3, 0, width, stride[1])
-    args = [
-        builder.argument(grad, strides(grad.shape)),
-        builder.argument(seen, strides(seen.shape)),
-        builder.argument(weight, builder.node.args[2].meta["val"].stride),
-    ]
-    of_seen = TensorMeta(seen.shape, strides(seen.shape), x.dtype, x.device)
-    of_weight = TensorMeta(weight.shape, contiguous_strides(weight.shape), weight.dtype, weight.device)
-    promised = (of_seen if wanted[0] else None, of_weight if wanted[1] else None, metas[2])
-    rest = [bias_sizes, [1, 1], *tail, list(wanted)]
-    found = library_results(builder, aten.convolution_backward.default, [*args, *rest], {}, promised)
+    last = is_channels_last(grad) and is_channels_last(x)
+    strides = channels_last_strides if last else contiguous_strides
+    seen = read_positions(x, grad.shape[2:], stride)
+    if last:
+        found = _of_product(builder, grad, in_format(builder, seen, strides(seen.shape)), weight, wanted)
+    else:
+        args = [
+            builder.argument(grad, strides(grad.shape)),
+            builder.argument(seen, strides(seen.shape)),
+            builder.argument(weight, builder.node.args[2].meta["val"].stride),
+        ]
+        of_seen = TensorMeta(seen.shape, strides(seen.shape), x.dtype, x.device)
+        of_weight = TensorMeta(weight.shape, contiguous_strides(weight.shape), weight.dtype, weight.device)
+        promised = (of_seen if wanted[0] else None, of_weight if wanted[1] else None, metas[2])
+        rest = [bias_sizes, [1, 1], *tail, list(wanted)]
+        found = library_results(builder, aten.convolution_backward.default, [*args, *rest], {}, promised)
     if metas[0] is not None:
         target = builder.new_buffer(x.shape, strides(x.shape), x.dtype, x.device)
         builder.store(target, filled(builder, 0.0, metas[0]))
-        builder.store(slice_dim(slice_dim(target, 2, 0, height, stride[0]), 3, 0, width, stride[1]), found[0])
+        builder.store(read_positions(target, grad.shape[2:], stride), found[0])
         target.deviates = not same_strides(x.shape, strides(x.shape), metas[0].stride)
         found[0] = target
     return found
