@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -81,6 +82,44 @@ def test_rows_that_are_added_to_accumulators_in_memory(
         for one, other in zip(actual, expected, strict=True):
             scale = other.abs().max().clamp(min=1) * tolerance
             assert (one - other).abs().max() <= scale
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(1003, 300), (401, 1024), (9, 131, 520), (3, 37, 53, 272)], ids=str)
+@pytest.mark.parametrize("dynamic", [False, True], ids=["constant", "symbolic"])
+def test_rows_that_are_stored_and_added_to_accumulators_in_memory(
+    dtype: torch.dtype, shape: tuple[int, ...], dynamic: bool
+) -> None:
+    """As the backward of a batch normalisation of channels-last images: the gradient of a ReLU, and two sums of it."""
+    torch.manual_seed(4)
+    x, y, z = (torch.randn(shape).to(dtype) for _ in range(3))
+    axis, column = tuple(range(len(shape) - 1)), torch.randn(shape[-1]).to(dtype)
+
+    def function(x, y, z, column):
+        gradient = torch.where(z > 0, x + y, 0.0)
+        return gradient, (gradient * (z - column)).sum(axis), gradient.sum(axis), gradient.mT.contiguous()
+
+    expected = function(*(one.double() for one in (x, y, z, column)))
+    for count in (1, 2):
+        with threads(count):
+            actual = stator.compile(function, dynamic=dynamic, options={"verify": True})(x, y, z, column)
+        for one, other in zip(actual, expected, strict=True):
+            tolerance = {torch.bfloat16: 2e-2, torch.float32: 2e-6}.get(dtype, 1e-12)
+            assert (one - other).abs().max() <= other.abs().max() * tolerance
+
+
+def test_long_rows_that_are_stored_are_added_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In blocks of columns memory would be read in pieces of some hundred bytes, half as fast."""
+    x, y = torch.randn(2, 2000, 700)
+
+    def function(x, y):
+        product = x * y
+        return product, product.sum(0)
+
+    monkeypatch.setenv("STATOR_DUMP", str(tmp_path))
+    compare(function, x, y)
+    (kernels,) = tmp_path.glob("*/60_code.cpp")
+    assert "_step" in kernels.read_text()
 
 
 def test_reductions_in_the_middle_of_a_shape() -> None:

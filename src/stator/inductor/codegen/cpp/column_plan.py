@@ -28,6 +28,7 @@ _CACHED = 16384  # bytes of accumulators that stay in the first-level cache besi
 _WIDE_ROWS = 8  # vectors of a row that is longer than a block
 _NUMBERS = ("f32", "f64", "i32", "i64")
 _MEMORY_ROWS = 8  # rows that are read side by side, of all operands together
+_STORED_BYTES = 1024  # of shorter rows that are stored as well, several side by side take longer than blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def _rows_together(kernel: Kernel, order: LoopOrder, plan: PhasePlan) -> int:
     columns, last = kernel.sizes[order.vector], order.inner[-1]
     reduces = [kernel.values[position] for position in plan.phases[0].reduces]
     again = [kernel.values[at] for at in (*plan.outside, *plan.phases[0].values) if not kernel.values[at].phase]
-    if isinstance(columns, Expr) or not _is_contiguous(kernel, order, plan) or plan.phases[0].stores:
+    if isinstance(columns, Expr) or not _is_contiguous(kernel, order, plan):
         return 0
     if any(v.name in ("indirect", "random") or (v.name in HEAVY and not v.loops & (1 << last)) for v in again):
         return 0
@@ -89,6 +90,12 @@ def _rows_together(kernel: Kernel, order: LoopOrder, plan: PhasePlan) -> int:
         return 0
     if 2 * columns * sum(value.dtype.itemsize for value in reduces) > _CACHED or kernel.typical[last] < _MIN_ROWS:
         return 0
+    for store in plan.phases[0].stores:
+        width = kernel.typical[order.vector] * kernel.values[store.value].dtype.itemsize
+        if store.mode is not None or store.mask is not None or kernel.step(store.index, order.vector) != 1:
+            return 0
+        if width < _STORED_BYTES:
+            return 0
     loads = sum(v.name == "load" and bool(v.loops & (1 << last)) for v in again)
     return max(2, _MEMORY_ROWS // max(1, loads))
 

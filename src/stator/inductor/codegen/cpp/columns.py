@@ -325,6 +325,8 @@ def _add_rows(emitter: Emitter, together: int, sums: str) -> None:
                     emitter._define(position)
             for position in phase.reduces:
                 emitter._accumulate(position)
+            for store in phase.stores:
+                emitter._store(store)
         for position in phase.reduces:
             array = "some" if position in partial else sums
             emitter.line(f"store({_at_columns(emitter, array, position)}, a{position});")
