@@ -93,6 +93,21 @@ def test_images_of_one_channel_have_eagers_strides_also_where_no_element_moves()
     assert input_strides(lowered) == [(81, 1, 9, 1)]
 
 
+@pytest.mark.parametrize(("images", "training", "nhwc"), [(1, False, False), (4, False, True), (4, True, False)])
+def test_kernels_of_several_taps_share_the_format_that_saves_more_together(images, training, nhwc):
+    """The second kernel alone, of many weights for little data, would stay in NCHW."""
+    x, few, many = torch.randn(images, 8, 64, 64), torch.randn(64, 8, 3, 3), torch.randn(80, 64, 3, 3)
+
+    def function(x, few, many):
+        return F.conv2d(F.avg_pool2d(F.conv2d(x, few, None, 2), 3), many)
+
+    graph = run_passes(trace(function, [x, few, many], keep=can_lower).graph, False)
+    if training:
+        graph.meta["part"] = "forward"
+    strides = channels_last_strides if nhwc else contiguous_strides
+    assert input_strides(lower(graph)) == [strides(x.shape), strides((images, 64, 10, 10))]
+
+
 def test_images_of_one_channel_become_channels_last_by_their_kernel():
     """Neither moves an element for it, and the results are what the depthwise kernel wants."""
     x, w1, w2 = torch.randn(2, 1, 16, 20), torch.randn(24, 1, 3, 3), torch.randn(24, 1, 3, 3)

@@ -49,6 +49,9 @@ LARGE_PATCH = 16
 # much as the format saves on eight elements of data (measured on AVX-512; 1x1 kernels need no reordering).
 DATA_ELEMENTS_PER_WEIGHT = 8
 
+# The same of all such convolutions of a graph together, where none converts what the one before it gives.
+DATA_ELEMENTS_PER_WEIGHT_TOGETHER = 4
+
 
 # Rows are stored before they are added to a table with at least this many times their elements. Filling the table takes
 # longer than storing the rows, and with the rows stored their operands can die before the table is filled.

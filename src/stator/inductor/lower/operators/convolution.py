@@ -31,7 +31,9 @@ from stator.inductor.lower.direct_convolution import (
 )
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.heuristics import (
+    DATA_ELEMENTS_PER_WEIGHT_TOGETHER,
     LARGE_PATCH,
+    NARROW_GROUP,
     convolution_prefers_channels_last,
     gpu_convolution_prefers_channels_last,
     packing_pays,
@@ -464,7 +466,24 @@ def prefers_channels_last(
     several = x[0] > 1 and x[2:] == result[2:] and not builder.trains
     if pointwise and several and is_product_quicker(x[0], numel(x[2:]), weight[1], weight[0], channels_last=False):
         return True
-    return convolution_prefers_channels_last(groups, weight[1], pointwise, numel(weight), numel(x) + numel(result))
+    found = convolution_prefers_channels_last(groups, weight[1], pointwise, numel(weight), numel(x) + numel(result))
+    if pointwise or builder.trains or found:
+        return found
+    return True if _are_quicker_together(builder) else found
+
+
+def _are_quicker_together(builder: LoweringBuilder) -> bool:
+    """Whether NHWC saves more on the data of all kernels of several taps of the graph than it costs to reorder their
+    weights: then none of them keeps the others from it."""
+    if builder.saves_channels_last is None:
+        saved = 0
+        for node in builder.node.graph.nodes:
+            if node.target is aten.convolution.default and not node.args[6]:
+                x, weight, result = (builder.sizes.hints(one.meta["val"].shape) for one in (*node.args[:2], node))
+                if len(x) == 4 and weight[2:] != (1, 1) and (node.args[8] == 1 or weight[1] > NARROW_GROUP):
+                    saved += numel(x) + numel(result) - DATA_ELEMENTS_PER_WEIGHT_TOGETHER * numel(weight)
+        builder.saves_channels_last = saved > 0
+    return builder.saves_channels_last
 
 
 def _feeds_channels_last(builder: LoweringBuilder) -> bool:
