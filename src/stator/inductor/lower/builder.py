@@ -55,7 +55,7 @@ class LoweringBuilder:
         self.origin = ""
         self.target = ""
         self.node: Any = None
-        # facts about the whole graph, by FX node but for the first, which convolution.py and concat.py compute on demand
+        # facts about the whole graph, but for the first by FX node, which convolution.py and concat.py find on demand
         self.saves_channels_last: bool | None = None
         self.wants_channels_last: dict[Any, bool] | None = None
         self.growing_cats: dict[Any, Any] | None = None
