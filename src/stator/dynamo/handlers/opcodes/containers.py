@@ -10,7 +10,7 @@ import torch
 from stator.dynamo.bytecode import Instruction
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import ConstantSource, ReadSource
-from stator.dynamo.host.naming import full_name, is_python_class
+from stator.dynamo.host.naming import class_name, full_name, is_python_class
 from stator.dynamo.interpreter.frame import Frame
 from stator.dynamo.interpreter.object_model.formatting import CONVERSIONS
 from stator.dynamo.ir.prepared_code import opcode, pushes
@@ -21,7 +21,7 @@ from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue, set_methods
 from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.deferred_text import NumberText, PendingTextValue, joined, number_text
-from stator.dynamo.values.symbolic_numbers import is_known_when_the_graph_runs
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_known_when_the_graph_runs
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 
@@ -98,6 +98,7 @@ def map_add(frame: Frame, instruction: Instruction) -> None:
 def list_extend(frame: Frame, instruction: Instruction) -> None:
     more = frame.stack.pop()
     target = frame.stack[-instruction.arg]  # type: ignore[operator]
+    _check_iterable(frame, more, "Value after * must be an iterable, not {}")
     target.add(*frame.context.listed(more))
     frame.context.mutations.content(target)
 
@@ -127,10 +128,20 @@ def dict_merge(frame: Frame, instruction: Instruction) -> None:
         target.store(frame.context, key, value)
 
 
+def _check_iterable(frame: Frame, value: Value, message: str) -> None:
+    """Raise TypeError, with the text of the instruction, for a constant or number that has no items."""
+    value = frame.context.realized(value)
+    if isinstance(value, (ConstantValue, SymbolicNumber)):
+        kind = value.python_type(frame.context)
+        if not hasattr(kind, "__iter__"):
+            raise frame.context.raised(TypeError, message.format(class_name(kind)))
+
+
 @opcode("UNPACK_SEQUENCE")
 def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
     wanted: int = instruction.arg  # type: ignore[assignment]
     unpacked = frame.stack.pop()
+    _check_iterable(frame, unpacked, "cannot unpack non-iterable {} object")
     items = list(itertools.islice(frame.context.iterate(unpacked), wanted + 1))  # like Python, take no more
     if len(items) > wanted:
         raise frame.context.raised(ValueError, f"too many values to unpack (expected {wanted})")
@@ -143,6 +154,7 @@ def unpack_sequence(frame: Frame, instruction: Instruction) -> None:
 def unpack_ex(frame: Frame, instruction: Instruction) -> None:
     before, after = instruction.arg & 0xFF, instruction.arg >> 8  # type: ignore[operator]
     unpacked = frame.stack.pop()
+    _check_iterable(frame, unpacked, "cannot unpack non-iterable {} object")
     items = list(frame.context.iterate(unpacked))
     if len(items) < before + after:
         raise frame.context.raised(

@@ -44,6 +44,11 @@ class SliceValue(Value):
     def constant(self) -> slice:
         return slice(self.start.constant(), self.stop.constant(), self.step.constant())
 
+    def key(self, context: CaptureContext) -> Any:
+        if slice.__hash__ is None:  # before CPython 3.12
+            raise context.raised(TypeError, "unhashable type: 'slice'")
+        return super().key(context)
+
     def get_attr(self, context: CaptureContext, name: str) -> Value:
         if name in ("start", "stop", "step"):
             return getattr(self, name)
