@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import typing
 from typing import Any
 
 import pytest
@@ -97,3 +98,18 @@ def versions(x: torch.Tensor) -> Any:
 def test_struct_sequences_that_cannot_be_made_are_compared_again_and_again() -> None:
     x = torch.zeros(2)
     assert repr(stator.compile(versions, backend="eager", fullgraph=True)(x)) == repr(versions(x))
+
+
+@typing.runtime_checkable
+class Sized(typing.Protocol):
+    shape: Any
+
+    def keys(self) -> Any: ...
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_tensor_that_does_not_follow_a_protocol_with_data() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return x + 1, isinstance(x, Sized)
+
+    assert stator.compile(program, backend="eager")(torch.ones(2))[1] is False

@@ -153,6 +153,7 @@ def _is_tensor_of(context: CaptureContext, value: TensorValue | TensorSubclassVa
         or any(module_of(cls) == "torch" for cls in (type(wanted), wanted))
     ):
         return True
+    _check_of(context, wanted, "__instancecheck__")  # breaks for a protocol, of which issubclass() may know nothing
     _rely_on_no_registration(context, kind, wanted)
     return False
 
