@@ -370,13 +370,16 @@ class Mod(_Quotient):
         return modulo, (self.numerator, self.denominator)
 
 
+_LONG = 10**600  # CPython may refuse to write longer ints in decimal digits
+
+
 def constant(value: int) -> Constant:
     found = _table.get(value)
     if found is None:
         expr = object.__new__(Constant)
         expr.value = value
         expr._terms = (((), value),) if value else ()
-        expr._text = str(value)
+        expr._text = str(value) if abs(value) < _LONG else hex(value)
         expr._simplified = None
         expr.symbols = frozenset()
         found = _table.setdefault(value, expr)

@@ -190,3 +190,14 @@ def test_functions_of_sizes_need_no_constant():
         x = torch.randn(size, 3)
         assert_same_outcome(observe(compiled, (x,)), observe(sized, (x,)))
     assert counts.compilations == 2
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.fixed_sizes
+def test_ints_with_more_digits_than_python_writes() -> None:
+    def program(x: torch.Tensor, n: int) -> Any:
+        return x + 1, pow(n, 50000, 1000000007), 10**9999 % n
+
+    compiled, x = stator.compile(program, backend="eager", dynamic=True), torch.ones(2)
+    for number in (3, 5, 7):
+        assert compiled(x, number)[1:] == program(x, number)[1:]

@@ -9,6 +9,7 @@ from functools import reduce
 from typing import Any
 
 from stator.dynamo.guards.source import CallSource, ConstantSource, Source
+from stator.dynamo.host.naming import safe_repr
 from stator.shapes.conditions import Comparison, Conjunction, Disjunction
 from stator.shapes.expr import Expr, FloorDiv, Mod, Symbol
 from stator.shapes.extrema import Max, Min
@@ -24,7 +25,7 @@ def size_source(value: Any, sources: Mapping[Symbol, Source]) -> Source:
     return SizeExpressions(  # type: ignore[no-any-return]
         sources.__getitem__,
         lambda function, *args: CallSource(function, args),
-        lambda number: ConstantSource(repr(number), number),
+        lambda number: ConstantSource(safe_repr(number), number),
     ).written(value)
 
 
