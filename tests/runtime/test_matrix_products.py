@@ -40,7 +40,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(matrix_products, "_KIND", f"test {time.time_ns()}")
     monkeypatch.setattr(choices, "_seconds_waited", 0.0)
     monkeypatch.setattr(matrix_products, "is_tuned_blas", lambda: True)
-    monkeypatch.setattr(direct_convolution, "_PACKED_LANES", 0)  # no kernels of ours
+    monkeypatch.setattr(direct_convolution, "_WORK", 1 << 62)  # no kernels of ours
     answers = (matrix_products._is_timed_quicker, matrix_products._is_known_quicker)
     for one in answers:
         one.cache_clear()

@@ -441,6 +441,16 @@ def of_matrices(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return lowered
 
 
+@pytest.mark.parametrize("sizes", [(1, 128, 512), (1, 4096, 4096), (16, 4096, 4096), (196, 64, 256), (4096, 512, 512)])
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_small_products_and_few_rows_have_kernels_of_ours_where_libraries_multiply_as_quickly(
+    sizes: tuple[int, int, int], lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct_convolution, "float_lanes", lambda: lanes)
+    large = sizes == (4096, 512, 512)
+    assert direct_convolution._is_quicker_in_tiles(*sizes) == (lanes == 8 or (lanes == 16 and not large))
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(("make", "width"), [(lambda: nn.Linear(701, 333), 701), (Rows, 40), (Gaps, 700)])
 def test_matrices_and_rows_that_change(

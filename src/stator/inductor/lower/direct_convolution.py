@@ -26,8 +26,11 @@ from stator.runtime.toolchain import float_lanes
 # Products of fewer rows read weights rather than multiply
 _SOME_ROWS = 16
 # Products of a matrix that may be another in each call have a kernel of ours only where that was quicker than BLAS and
-# oneDNN: with AVX2, unless BLAS is tuned for the processor. For fewer multiplications a call takes longer than they do
+# oneDNN, and only where BLAS is not tuned for the processor: with AVX2; with AVX-512, with which oneDNN multiplies as
+# quickly, below so many multiplications, since its calls and loops behind them take a part of that time, and for few
+# rows, where memory decides. For fewer multiplications than `_WORK` a call takes longer than they do
 _PACKED_LANES, _WORK = 8, 1 << 14
+_WIDE_LANES, _WIDE_WORK = 16, 1 << 24
 
 Tiles = tuple[tuple[int, int, float], ...]
 
@@ -105,7 +108,7 @@ def product_by_matrix(
         return None
     # other calls may have more rows than the example
     some = rows if isinstance(rows, int) else max(builder.sizes.hint(rows), _SOME_ROWS)
-    if float_lanes() != _PACKED_LANES or some * inner * columns < _WORK:
+    if not _is_quicker_in_tiles(some, inner, columns):
         return None
     # of a block of the matrix, a panel lies in a cache, so that its depth asks for no narrow tile
     tile = _tile(tiles, some, columns, 1, inner, some)
@@ -118,6 +121,13 @@ def product_by_matrix(
     found = DirectConvolution(1, size, size, inner, columns, 1, pixel, False, one, one, none, one, tile, apart, by_rows)
     given = [builder.argument(a, (pixel, 1)), b, None if bias is None else builder.argument(bias, (1,))]
     return builder.extern(found, given, {}, [meta], style="out")[0]
+
+
+def _is_quicker_in_tiles(rows: int, inner: int, columns: int) -> bool:
+    """Whether a kernel of ours was quicker than libraries, with a matrix that may be another in each call."""
+    work, lanes = rows * inner * columns, float_lanes()
+    wide = lanes == _WIDE_LANES and (work < _WIDE_WORK or rows <= _SOME_ROWS)
+    return work >= _WORK and (lanes == _PACKED_LANES or wide)
 
 
 def _of_each_width(found: DirectConvolution) -> list[DirectConvolution]:
