@@ -227,8 +227,10 @@ def _loss(function: Callable[..., torch.Tensor], broadcasts: bool) -> None:
 
     def run(input: torch.Tensor, *args: Any, **named: Any) -> torch.Tensor:
         target = args[0] if args else named.get("target")
-        general = not broadcasts or (isinstance(target, torch.Tensor) and input.shape == target.shape)
-        with prefer_general() if general else nullcontext():
+        equal = isinstance(target, torch.Tensor) and input.shape == target.shape
+        asks = broadcasts and equal and _is_symbolic(input)
+        several = assume_several([to_expression(size) for size in input.shape]) if asks else nullcontext()
+        with prefer_general() if equal or not broadcasts else nullcontext(), several:
             return function(input, *args, **named)
 
     stand_ins.register(function)(run)
