@@ -63,6 +63,7 @@ def test_a_tensor_that_grows_in_a_dictionary_is_compiled_once() -> None:
     assert counts.compilations == 1
 
 
+@pytest.mark.fixed_sizes  # counts the versions of sizes that become symbols by changing
 def test_a_table_of_positions_that_grows_has_a_version_for_each_branch_and_two_for_first_sizes() -> None:
     class Positions(torch.nn.Module):
         def __init__(self) -> None:
