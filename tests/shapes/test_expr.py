@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 import random
 
@@ -200,3 +201,20 @@ def test_coefficients():
 def test_truth_of_a_symbolic_expression_is_refused():
     with pytest.raises(TypeError, match="not known"):
         bool(i + 1)
+
+
+def test_quotients_of_quotients_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image that is padded to windows and halved many times: each size has the one before it twice."""
+    size: Expr = i
+    for _ in range(9):
+        size = (size + -size % 7) // 2
+    seen: list[Expr] = []
+    for kind, name in itertools.product((FloorDiv, Mod), ("_atom_bounds", "_replaced")):
+        real = getattr(kind, name)
+        monkeypatch.setattr(kind, name, lambda self, given, real=real: (seen.append(self), real(self, given))[1])
+    low, high = size.bounds({i: (1000, 2000)})
+    assert low <= size.evaluate({i: 1500}) <= high
+    assert len(seen) == len(set(seen))
+    seen.clear()
+    assert size.substitute({i: j + 1}).evaluate({j: 99}) == size.evaluate({i: 100})
+    assert len(seen) == len(set(seen))

@@ -9,7 +9,7 @@ facts about tensors, code printing.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Union
+from typing import Any, Union
 
 from .intervals import UNBOUNDED, Bound, floor_by, floor_quotient, plus, product_of, times
 from .polynomial import accumulate, add_terms, common_factor, divide, divide_by_number, multiply_terms, term_key
@@ -136,18 +136,21 @@ class Expr:
 
     def substitute(self, replacements: Mapping[Symbol, ExprLike]) -> Expr:
         """Replace symbols, all at once."""
-        if not self.symbols or self.symbols.isdisjoint(replacements):
+        replaced = replacements.symbols if type(replacements) is Replaced else replacements
+        if not self.symbols or self.symbols.isdisjoint(replaced):
             return self
         total: dict[Monomial, int] = {}
         for monomial, value in self._terms:
-            kept = tuple([atom for atom in monomial if atom.symbols.isdisjoint(replacements)])
+            kept = tuple([atom for atom in monomial if atom.symbols.isdisjoint(replaced)])
             if len(kept) == len(monomial):
                 total[monomial] = total.get(monomial, 0) + value
                 continue
             product = from_sorted(((kept, 1),)) if kept else None
             for atom in monomial:
                 if atom not in kept:
-                    factor = as_expr(atom._replaced(replacements))
+                    if type(atom) is not Symbol and type(replacements) is not Replaced:
+                        replacements = Replaced(replacements)
+                    factor = as_expr(replacements[atom])  # type: ignore[index]
                     product = factor if product is None else product * factor
             accumulate(total, product._terms, value)  # type: ignore[union-attr]
         return from_terms(total)
@@ -164,15 +167,17 @@ class Expr:
 
     def bounds(self, ranges: Ranges) -> tuple[Bound, Bound]:
         """Inclusive bounds by interval arithmetic."""
+        if type(ranges) is not KnownBounds:
+            ranges = KnownBounds(ranges)
         low: Bound = 0
         high: Bound = 0
         for monomial, value in self._terms:
             if len(monomial) == 1:
-                a, b = monomial[0]._atom_bounds(ranges)
+                a, b = ranges[monomial[0]]
             else:
                 a, b = 1, 1
                 for atom in monomial:
-                    a, b = product_of(a, b, *atom._atom_bounds(ranges))
+                    a, b = product_of(a, b, *ranges[atom])
             a, b = (times(value, a), times(value, b)) if value > 0 else (times(value, b), times(value, a))
             low, high = plus(low, a), plus(high, b)
         return low, high
@@ -203,6 +208,27 @@ class Expr:
 
     def __reduce__(self) -> tuple[object, ...]:
         return from_terms, (dict(self._terms),)
+
+
+class Replaced(dict[Any, ExprLike]):
+    """What stands for `symbols`, and for all other atoms met so far."""
+
+    def __init__(self, replacements: Mapping[Symbol, ExprLike]) -> None:
+        super().__init__(replacements)
+        self.symbols = frozenset(replacements)
+
+    def __missing__(self, atom: Atom) -> ExprLike:
+        found = self[atom] = atom._replaced(self)
+        return found
+
+
+class KnownBounds(dict[Any, tuple[Bound, Bound]]):
+    """Ranges of symbols, and the bounds of all other atoms met so far: quotients of quotients, as of an image that is
+    halved many times, have the same parts again and again."""
+
+    def __missing__(self, atom: Atom) -> tuple[Bound, Bound]:
+        found = self[atom] = atom._atom_bounds(self)
+        return found
 
 
 class Constant(Expr):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from .expr import Expr, FloorDiv, Ranges, as_expr
+from .expr import Expr, FloorDiv, KnownBounds, Ranges, as_expr
 from .extrema import Max, Min
 from .floats import DOWN, scaled
 from .intervals import UNBOUNDED, Bound
@@ -65,9 +65,11 @@ def above_corner(expr: Expr, ranges: Ranges) -> Bound:
     bounds = {symbol: ranges.get(symbol, UNBOUNDED) for symbol in expr.symbols}
     corner = {symbol: symbol + int(low) for symbol, (low, _) in bounds.items() if low > -math.inf}
     shifted = expr.substitute(corner)
-    above = {symbol: (0, high - int(low)) if low > -math.inf else (low, high) for symbol, (low, high) in bounds.items()}
+    above = KnownBounds(
+        {symbol: (0, high - int(low)) if low > -math.inf else (low, high) for symbol, (low, high) in bounds.items()}
+    )
     for monomial, value in shifted._terms:
-        if monomial and (value < 0 or any(atom.bounds(above)[0] < 0 for atom in monomial)):
+        if monomial and (value < 0 or any(above[atom][0] < 0 for atom in monomial)):
             return -math.inf
     return shifted.offset
 
