@@ -108,6 +108,7 @@ def test_rows_that_are_stored_and_added_to_accumulators_in_memory(
             assert (one - other).abs().max() <= other.abs().max() * tolerance
 
 
+@pytest.mark.fixed_sizes  # a symbolic number of columns is read in blocks
 def test_long_rows_that_are_stored_are_added_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In blocks of columns memory would be read in pieces of some hundred bytes, half as fast."""
     x, y = torch.randn(2, 2000, 700)
