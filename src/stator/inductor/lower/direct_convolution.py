@@ -108,7 +108,7 @@ def product_by_matrix(
         return None
     # other calls may have more rows than the example
     some = rows if isinstance(rows, int) else max(builder.sizes.hint(rows), _SOME_ROWS)
-    if not _is_quicker_in_tiles(some, inner, columns):
+    if not _is_quicker_in_tiles(some, inner, columns, builder.trains):
         return None
     # of a block of the matrix, a panel lies in a cache, so that its depth asks for no narrow tile
     tile = _tile(tiles, some, columns, 1, inner, some)
@@ -123,10 +123,11 @@ def product_by_matrix(
     return builder.extern(found, given, {}, [meta], style="out")[0]
 
 
-def _is_quicker_in_tiles(rows: int, inner: int, columns: int) -> bool:
-    """Whether a kernel of ours was quicker than libraries, with a matrix that may be another in each call."""
+def _is_quicker_in_tiles(rows: int, inner: int, columns: int, trains: bool) -> bool:
+    """Whether a kernel of ours was quicker than libraries, with a matrix that may be another in each call. With AVX-512
+    training gains less than these kernels take to compile, a third of the first step."""
     work, lanes = rows * inner * columns, float_lanes()
-    wide = lanes == _WIDE_LANES and (work < _WIDE_WORK or rows <= _SOME_ROWS)
+    wide = lanes == _WIDE_LANES and not trains and (work < _WIDE_WORK or rows <= _SOME_ROWS)
     return work >= _WORK and (lanes == _PACKED_LANES or wide)
 
 
