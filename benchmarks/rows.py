@@ -97,11 +97,17 @@ class Measurement:
     """A process that compiles one row, says so, and waits for its turn to be timed."""
 
     def __init__(
-        self, case: Case, wanted: Sequence[str], extra: Sequence[str], folder: str, cores: Sequence[int] | None
+        self,
+        case: Case,
+        wanted: Sequence[str],
+        extra: Sequence[str],
+        folder: str,
+        cores: Sequence[int] | None = None,
+        gpu: int | None = None,
     ) -> None:
         self.case, self.wanted, self.out = case, wanted, Path(folder) / f"{case.name}.json"
         self.errors = self.out.with_suffix(".log")
-        caches = {
+        environment = {
             name: f"{self.out.with_suffix('')}/{name.lower()}"
             for name in ("STATOR_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
         }
@@ -109,9 +115,11 @@ class Measurement:
         command += ["--systems", ",".join(wanted), "--out", str(self.out), *extra]
         if cores is not None:
             command = ["taskset", "-c", ",".join(map(str, cores)), *command]
+        if gpu is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = str(gpu)
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
-                command, cwd=ROOT, env={**os.environ, **caches}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                command, cwd=ROOT, env={**os.environ, **environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=errors, text=True, start_new_session=True,
             )  # fmt: skip
         self.ready, self.late = False, ""
@@ -237,7 +245,8 @@ def _in_groups(
         if began + max(longest, SPARE) > end:
             print(f"stopped for time: {len(waiting)} rows are left", flush=True)
             return
-        group = [Measurement(*one, extra, folder, None) for one in waiting[: options.jobs]]
+        gpus = [place % options.gpus if options.gpus else None for place in range(options.jobs)]
+        group = [Measurement(*one, extra, folder, gpu=gpu) for one, gpu in zip(waiting, gpus, strict=False)]
         del waiting[: options.jobs]
         for row in group:
             row.wait_until_ready(min(began + options.limit, end - 5))
@@ -253,6 +262,7 @@ def add_options(parser: argparse.ArgumentParser, *, jobs: int, limit: float, sec
     parser.add_argument("--limit", type=float, default=limit, help="seconds in which a row must compile")
     parser.add_argument("--seconds", type=float, default=seconds, help="of timing for each row")
     parser.add_argument("--jobs", type=int, default=jobs, help="rows that compile at a time")
+    parser.add_argument("--gpus", type=int, default=0, help="GPUs that rows take by turns; 0: each sees all")
     parser.add_argument("--table", action="store_true", help="print the table of what is kept, and measure nothing")
     parser.add_argument("--small", action="store_true", help=argparse.SUPPRESS)
 
