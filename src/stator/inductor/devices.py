@@ -88,5 +88,19 @@ def library_reads_ends(dtype: torch.dtype, device: torch.device) -> bool:
     return dtype is not torch.bfloat16 or torch.cuda.get_device_capability(device)[0] not in _GROUPED
 
 
+def has_measured_products(device: torch.device) -> bool:
+    """True for the device that numbers about launches of products are of (tests run kernels for it on the CPU)."""
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return True
+    return torch.cuda.get_device_capability(device) == (9, 0)
+
+
+def launches_groups(device: torch.device, dtype: torch.dtype, channels: int, out: int) -> bool:
+    """True if a convolution of so many channels of each group to so many is a launch of products on tensor cores, in
+    channels-last format: cuDNN takes two to six times as long for 24 channels, and 1.5 times for 16 and 32 (H200)."""
+    halves = dtype in (torch.float16, torch.bfloat16)
+    return halves and channels >= 16 and channels % 8 == out % 8 == 0 and has_measured_products(device)
+
+
 def traits_of(device: torch.device) -> DeviceTraits:
     return TRAITS.get(device.type, GPU)

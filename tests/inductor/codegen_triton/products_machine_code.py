@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from stator.inductor import devices
 from stator.inductor.codegen.triton import print_kernel
 from stator.inductor.codegen.triton.tiles import candidates
 from stator.inductor.lower import can_lower, lower
+from stator.inductor.lower.operators import convolution
 from stator.inductor.passes import run_passes, with_expressions
 from stator.inductor.program.steps import KernelSource
 from stator.inductor.schedule import schedule
@@ -59,6 +61,14 @@ def weight_gradient(x: torch.Tensor, grad: torch.Tensor, ends: torch.Tensor) -> 
     return torch._grouped_mm(x.t(), grad, offs=ends)
 
 
+def convolved(x: torch.Tensor, weight: torch.Tensor, scale: torch.Tensor, groups: int = 1) -> torch.Tensor:
+    return F.relu(F.conv2d(x, weight, padding=1, groups=groups) * scale)
+
+
+def nhwc(*sizes: int) -> torch.Tensor:
+    return half(*sizes).contiguous(memory_format=torch.channels_last)
+
+
 ENDS = torch.empty(8, dtype=torch.int32)
 # By name: a function, its tensors, and whether programs may share the depth
 CASES: dict[str, tuple[Callable[..., Any], list[torch.Tensor], bool]] = {
@@ -72,6 +82,12 @@ CASES: dict[str, tuple[Callable[..., Any], list[torch.Tensor], bool]] = {
     "few rows for each expert": (experts, [half(16, 1024), half(8, 1536, 1024), ENDS], False),
     "many rows for each expert": (experts, [half(8192, 1024), half(8, 1536, 1024), ENDS], False),
     "gradients of experts": (weight_gradient, [half(4096, 1024), half(4096, 1536), ENDS], False),
+    "a kernel over few positions": (convolved, [nhwc(1, 128, 28, 28), nhwc(128, 128, 3, 3), half(128, 1, 1)], False),
+    "a kernel of groups": (
+        partial(convolved, groups=24),
+        [nhwc(1, 576, 14, 14), nhwc(576, 24, 3, 3), half(576, 1, 1)],
+        False,
+    ),
     "a batch": (lambda x, y: (x @ y).transpose(0, 1).contiguous(), [half(12, 128, 128), half(12, 128, 64)], False),
 }
 
@@ -101,6 +117,7 @@ def kernels(name: str) -> Iterator[tuple[Tile, KernelSource]]:
 
 def main() -> None:
     devices.TRAITS["cpu"] = devices.GPU
+    convolution.may_choose_for_gpu = lambda x, out: x.rank == 4
     for name in CASES:
         found = list(kernels(name))
         if len(found) < 4:

@@ -70,6 +70,11 @@ def test_products_of_groups_in_the_interpreter(seeds: tuple[int, int], tmp_path:
     run("groups_interpreted.py", *map(str, seeds), tmp_path=tmp_path)
 
 
+@pytest.mark.parametrize("seeds", ((0, 20), pytest.param((20, 400), marks=pytest.mark.slow)))
+def test_convolutions_with_their_epilogues_in_the_interpreter(seeds: tuple[int, int], tmp_path: Path) -> None:
+    run("windows_interpreted.py", *map(str, seeds), tmp_path=tmp_path)
+
+
 @pytest.mark.parametrize("tiles", ("few", pytest.param("all", marks=pytest.mark.slow)))
 def test_products_compile_for_gpus(tiles: str, tmp_path: Path) -> None:
     run("products_machine_code.py", tiles, tmp_path=tmp_path)

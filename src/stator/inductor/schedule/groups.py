@@ -37,6 +37,25 @@ class Ends:
 
 
 @dataclass(frozen=True, slots=True)
+class Windows:
+    """The rows of a left side, where these are windows of images between zeros: row (image, position) is what a kernel
+    of a convolution multiplies there, along the depth (tap, channel). An element outside of its image is zero.
+
+    By axis of the images: their sizes, those of the result (the positions), the taps, and the distance in memory of
+    neighbours; `apart`: of images.
+    """
+
+    images: tuple[Any, ...]
+    positions: tuple[Any, ...]
+    taps: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    strides: tuple[Any, ...]
+    apart: Any
+
+
+@dataclass(frozen=True, slots=True)
 class ProductPart:
     """Products with one left side and equally many columns, computed tile by tile, and the loops that follow.
 
@@ -70,6 +89,7 @@ class Products:
     """Matrix products of one left side that run in one launch. Programs are divided between the parts.
 
     ends: of groups of rows, then batch is 1, or of groups of the depth, one for each of the batch.
+    windows: what rows of the left side are, in place of rows at one distance: the batch are groups of channels.
     steps: the library calls and groups that this launch replaces, by parts.
     """
 
@@ -82,6 +102,7 @@ class Products:
     steps: tuple[tuple[Group | Extern, ...], ...]
     tile: Tile | None = None
     ends: Ends | None = None
+    windows: Windows | None = None
 
     @property
     def operands(self) -> tuple[str, ...]:

@@ -55,6 +55,8 @@ def _products(products: Products) -> list[str]:
     if products.ends is not None:
         along = "the depth" if products.ends.along_depth else "rows"
         lines.append(f"  {products.ends.count} groups of {along}, which end at {products.ends.place.buffer}")
+    if products.windows is not None:
+        lines.append(f"  whose rows are windows: {products.windows}")
     for part in products.parts:
         for name, right in zip(part.sums, part.rights, strict=True):
             lines.append(f"  {name}: by {right.buffer}, {part.columns} columns")

@@ -19,7 +19,7 @@ from stator.prims.layout import contiguous_strides, same_strides
 from stator.shapes.expr import ZERO, Expr, ExprLike, Symbol, as_expr
 
 from .accesses import extern_reads, extern_writes, names_in
-from .groups import Combination, Ends, Group, Matrices, Schedule
+from .groups import Combination, Ends, Group, Matrices, Schedule, Windows
 from .regroup import OUTER, substitute_loops
 
 DTYPES = (torch.float16, torch.bfloat16)
@@ -41,7 +41,8 @@ Effects = tuple[set[str], set[str], bool]  # what a step reads, what it writes, 
 
 @dataclass(frozen=True, slots=True)
 class ProductCall:
-    """A library call that computes products, in terms of this file."""
+    """A library call that computes products, in terms of this file. windows: of a convolution, whose groups of channels
+    are the batch; strides: of the result, over (batch, rows, columns)."""
 
     result: str
     left: Matrices
@@ -53,6 +54,17 @@ class ProductCall:
     depth: ExprLike
     dtype: torch.dtype
     ends: Ends | None = None
+    windows: Windows | None = None
+
+    @property
+    def ranges(self) -> tuple[ExprLike, ExprLike, ExprLike]:
+        return self.batch, self.rows, self.columns
+
+    @property
+    def strides(self) -> tuple[ExprLike, ...]:
+        if self.windows is None:
+            return contiguous_strides(self.ranges)
+        return self.columns, as_expr(self.batch) * self.columns, 1
 
 
 class ProductSteps:
@@ -129,10 +141,9 @@ class ProductSteps:
 
     def rounded(self, call: ProductCall, sums: str) -> Loops:
         """The loops that store a product, with its bias, in its dtype."""
-        ranges = (call.batch, call.rows, call.columns)
+        ranges = call.ranges
         limits = self.lowered.sizes.ranges(LOOPS, ranges)
-        strides = contiguous_strides(ranges)
-        index = [element_at(0, strides, limits)]
+        index = [element_at(0, call.strides, limits)]
         ops = [Op("load", (sums, IndexRef(0), None, 0), torch.float32)]
         if call.bias is not None:
             layout = call.bias.layout
@@ -218,6 +229,7 @@ def over_elements(
     ranges: tuple[Any, Any, Any],
     lowered: Lowered,
     refused: Collection[str] = _REFUSED,
+    *,
     place: Expr | None = None,
 ) -> list[Loops] | None:
     """The members of a group in terms of (batch, row, column); None if an iteration needs other than one element of

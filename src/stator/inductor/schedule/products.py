@@ -4,16 +4,19 @@ other products of one left side. The backend says which of these are worth it, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+import torch
 
 from stator.inductor.buffers import Extern, Loops, Lowered
 
 from .accesses import memory_owner, summarize
 from .groups import Group, ProductGroup, ProductPart, Products, Schedule, Tile
-from .product_calls import Effects, ProductCall, ProductSteps, conflict, over_elements
+from .product_calls import DTYPES, LOOPS, Effects, ProductCall, ProductSteps, conflict, element_at, over_elements
 from .shared_depth import may_share_depth, with_shared_depth
+from .window_calls import product_of_windows
 
 Choose = Callable[[ProductGroup, bool], Tile | None]  # the second argument: programs may share the depth
 
@@ -34,6 +37,9 @@ class _ProductFusion(ProductSteps):
     def __init__(self, schedule: Schedule, lowered: Lowered, choose: Choose) -> None:
         super().__init__(schedule, lowered)
         self.choose = choose
+
+    def product(self, step: Group | Extern, dtypes: Collection[torch.dtype] = DTYPES) -> ProductCall | None:
+        return super().product(step, dtypes) or product_of_windows(self, step)
 
     def run(self) -> list[Group | Extern]:
         calls = {at: call for at, step in enumerate(self.steps) if (call := self.product(step)) is not None}
@@ -93,12 +99,13 @@ class _ProductFusion(ProductSteps):
         """The launch for products of one left side and shape, and for the group that reads them; None if that group
         does not run over the products' elements, one by one."""
         first = calls[0]
-        ranges = (first.batch, first.rows, first.columns)
         sums = tuple([f"the sums of {call.result}" for call in calls])
         members = [self.rounded(call, name) for call, name in zip(calls, sums, strict=True)]
         internal: set[str] = set()
         if follower is not None:
-            moved = over_elements(follower, [call.result for call in calls], ranges, self.lowered)
+            place = element_at(0, first.strides, self.lowered.sizes.ranges(LOOPS, first.ranges))
+            results = [call.result for call in calls]
+            moved = over_elements(follower, results, first.ranges, self.lowered, place=place)
             if moved is None:
                 return None
             members += moved
@@ -107,7 +114,7 @@ class _ProductFusion(ProductSteps):
         part = ProductPart(tuple([call.right for call in calls]), sums, first.columns, tuple(members))
         steps = (*externs, *(() if follower is None else (follower,)))
         sizes = first.batch, first.rows, first.depth
-        products = Products(first.left, *sizes, first.dtype, (part,), (steps,), ends=first.ends)
+        products = Products(first.left, *sizes, first.dtype, (part,), (steps,), ends=first.ends, windows=first.windows)
         name = follower.name if follower is not None else f"product_{first.result}"
         return _named(name, products, frozenset(internal))
 
@@ -197,7 +204,7 @@ class _ProductFusion(ProductSteps):
 
 def _together(one: ProductCall, other: ProductCall) -> bool:
     """True if the same programs may compute both products, tile by tile."""
-    first, second = ((call.left, call.right.strides, call.ends) for call in (one, other))
+    first, second = ((call.left, call.right.strides, call.ends, call.windows) for call in (one, other))
     same = (one.batch, one.rows, one.columns, one.depth, one.dtype)
     return first == second and same == (other.batch, other.rows, other.columns, other.depth, other.dtype)
 
@@ -206,7 +213,8 @@ def _key(products: Products) -> Any:
     """What parts of one launch have in common."""
     part = products.parts[0]
     rights = [right.strides for right in part.rights]
-    return products.left, products.ends, products.batch, products.rows, products.depth, products.dtype, rights
+    sizes = products.batch, products.rows, products.depth
+    return products.left, products.ends, products.windows, *sizes, products.dtype, rights
 
 
 def _named(name: str, products: Products, internal: frozenset[str]) -> ProductGroup:

@@ -28,7 +28,7 @@ def may_share_depth(group: ProductGroup, readers: Mapping[str, Sequence[Group | 
     products = group.products
     if len(products.parts) != 1 or len(group.members) != 1 or products.batch != 1 or len(group.writes) != 1:
         return False
-    if products.ends is not None:
+    if products.ends is not None or products.windows is not None:
         return False
     result = group.writes[0]
     if {op.name for op in group.members[0].body.ops} != {"load", "to_dtype", "store"}:

@@ -9,6 +9,7 @@ own group. Nothing here decides which products are worth a kernel, or on tiles.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +25,7 @@ from .launch import block_count, index_type, typed_sizes
 from .modules import PrintedPart, pointer_names
 from .statements import Statements
 from .tile_values import Lanes, TileValues
+from .windows import WindowSums
 
 _MOST = 2**31 - 1  # of int32
 _NEIGHBOURS = 8  # rows of tiles whose programs run one after the other: together they read a side from the second cache
@@ -67,6 +69,10 @@ class _Printer(Statements):
         self.masks_rows = in_groups or not divides(self.tile.rows, products.rows)
         self.masks_columns = any(not divides(self.tile.columns, part.columns) for part in products.parts)
         self.masks_depth = (self.ends is not None and not in_groups) or not divides(self.tile.depth, products.depth)
+        self.windows: WindowSums | None = None
+        if products.windows is not None:
+            channels = products.depth // math.prod(products.windows.taps)
+            self.windows = WindowSums(products.windows, self.text, self.tile.depth, channels)
         self.end = "depth" if self.ends is not None else self.text(products.depth)
         self.row_tiles = self._tiles([products.rows], self.tile.rows)
         if self.ends is not None and in_groups:
@@ -113,7 +119,11 @@ class _Printer(Statements):
         products, tile = self.products, self.tile
         rows, depth = as_expr(products.rows) + tile.rows, as_expr(products.depth) + tile.depth
         yield from (rows, depth, as_expr(products.batch))
-        yield _end(products.left, products.batch, rows, depth)
+        if self.windows is None:
+            yield _end(products.left, products.batch, rows, depth)
+        else:
+            groups = as_expr(products.batch) * products.left.strides[0]
+            yield as_expr(products.left.offset) + groups + self.windows.last_place(products.rows)
         rights = products.batch if self.ends is None else self.ends.count
         for part in products.parts:
             columns = as_expr(part.columns) + tile.columns
@@ -123,7 +133,10 @@ class _Printer(Statements):
 
     def _place(self) -> None:
         """The place of a tile. Neighbours share columns of the right side, in few rows of tiles."""
-        if self.products.batch != 1:
+        if self.windows is not None and self.products.batch != 1:  # groups of channels lie in the same lines of memory
+            self.line(f"x0 = program % {self.text(self.products.batch)}")
+            self.line(f"program = program // {self.text(self.products.batch)}")
+        elif self.products.batch != 1:
             self.line(f"tiles = {self.row_tiles} * {self.starts[-1]}")
             self.line("x0 = program // tiles")
             self.line("program = program % tiles")
@@ -236,7 +249,8 @@ class _Printer(Statements):
         rows = "tl.where(in_rows, x1, 0)" if self.masks_rows and not masks_left else "x1"
         columns = "tl.where(in_columns, x2, 0)" if self.masks_columns and not masks_right else "x2"
         self.line("k = tl.arange(0, DEPTH).to(INDEX)")
-        place = f"{rows} * {text(left[1])} + k[None, :] * {text(left[2])}"
+        place = f"{rows} * {text(left[1])}" if self.windows is None else self.windows.place(self, rows)
+        place += f" + k[None, :] * {text(left[2])}"
         self.line(f"left = {self._start(products.left)} + {self._batch(left)}{place}")
         group = ""
         if self.ends is not None and self.ends.along_depth:
@@ -250,18 +264,28 @@ class _Printer(Statements):
         for at in range(len(part.rights)):
             self.line(f"right{at} += offsets")
             self.line(f"sum{at} = tl.zeros([ROWS, COLUMNS], tl.float32)")
+        if self.windows is not None:
+            self.windows.loop(self, len(part.rights))
+        else:
+            self._steps(left, right, len(part.rights), masks_left, masks_right)
+
+    def _steps(
+        self, left: tuple[Any, Any, Any], right: tuple[Any, Any, Any], rights: int, masks_left: bool, masks_right: bool
+    ) -> None:
+        """Along the depth. masks_left, masks_right: whether loads skip lanes behind the last row and column."""
+        text = self.text
         self.line(f"for start in range(0, {self.end}, DEPTH):")
         with self.indented():
             rest = f"< {self.end} - start" if self.masks_depth else ""
             masks = [f"k[None, :] {rest}" if rest else "", "in_rows" if masks_left else ""]
             self.line(f"a = {_load('left', *masks)}")
             masks = [f"k[:, None] {rest}" if rest else "", "in_columns" if masks_right else ""]
-            for at in range(len(part.rights)):
+            for at in range(rights):
                 self.line(f"b{at} = {_load(f'right{at}', *masks)}")
-            for at in range(len(part.rights)):
+            for at in range(rights):
                 self.line(f"sum{at} = tl.dot(a, b{at}, sum{at})")
             self.line(f"left += DEPTH * {text(left[2])}")
-            for at in range(len(part.rights)):
+            for at in range(rights):
                 self.line(f"right{at} += DEPTH * {text(right[1])}")
 
     def _batch(self, strides: tuple[Any, Any, Any]) -> str:

@@ -6,12 +6,13 @@ The numbers come from timings on an H100, of bfloat16 products beside cuBLAS, wi
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import torch
 
 from stator.inductor.buffers import Lowered
-from stator.inductor.devices import library_reads_ends
+from stator.inductor.devices import has_measured_products, launches_groups, library_reads_ends
 from stator.inductor.schedule.groups import Group, ProductGroup, Products, Tile
 
 _SHARED = 220 << 10  # bytes of shared memory that a program may have for its sides
@@ -30,6 +31,12 @@ _LOOPED = Tile(128, 256, 64, 8, 3)  # for programs that compute several tiles; s
 # Groups: by the mean of their rows, and the most rows for which ATen's kernel took 1.4 times as long and more (H200)
 _FEW_OF_GROUPS, _MANY_OF_GROUPS = Tile(16, 64, 128, 4, 4), _WIDE
 _LAST_OF_GROUPS = 4
+
+# Windows of images: the most rows, columns and channels of a tile by groups, and tiles of kernels without groups
+_WINDOWS_ROWS, _WINDOWS_COLUMNS, _WINDOWS_DEPTH = (128, 64, 32), 64, 64
+_OF_WINDOWS = (Tile(64, 32, 64, 4, 6), Tile(32, 32, 64, 4, 6))
+_MOST_OF_WINDOWS = (Tile(128, 128, 64, 4, 4), Tile(128, 64, 64, 8, 3), Tile(64, 64, 64, 4, 4), Tile(128, 32, 64, 4, 4))
+_MOST_DEPTH_OF_WINDOWS, _FEW_PROGRAMS = 2304, 56
 
 # Bounds of what was timed
 _MOST_DEPTH = 1024  # that one program adds up: the library shares a greater depth, too
@@ -57,6 +64,8 @@ def choose_tile(group: ProductGroup, may_share_depth: bool, *, lowered: Lowered)
         return _of_groups(group, lowered)
     if not all(isinstance(size, int) for size in sizes) or not _is_measured(group, lowered):
         return None
+    if products.windows is not None:
+        return _of_windows(group, lowered)
     total = sum(columns) * len(products.parts[0].rights)
     alone = len(products.parts) == 1 and len(products.parts[0].rights) == 1
     few = _few_rows(rows, total, depth) if alone and batch == 1 and _has_epilogue(group) else None
@@ -84,9 +93,7 @@ def choose_tile(group: ProductGroup, may_share_depth: bool, *, lowered: Lowered)
 
 
 def _is_measured(group: ProductGroup, lowered: Lowered) -> bool:
-    """True for the device that the numbers of this file are of (tests run kernels for it on the CPU)."""
-    device = lowered.buffers[group.products.left.buffer].layout.device
-    return device.type != "cuda" or torch.cuda.get_device_capability(device) == (9, 0)
+    return has_measured_products(lowered.buffers[group.products.left.buffer].layout.device)
 
 
 def _has_wide_accesses(group: ProductGroup, lowered: Lowered) -> bool:
@@ -114,6 +121,37 @@ def _of_groups(group: ProductGroup, lowered: Lowered) -> Tile | None:
         return tile
     whole = lowered.sizes.divides(tile.depth, products.depth) and _has_wide_accesses(group, lowered)
     return tile if rows <= _LAST_OF_GROUPS and whole and _is_measured(group, lowered) else None
+
+
+def _of_windows(group: ProductGroup, lowered: Lowered) -> Tile | None:
+    """Groups of channels, for which the library has slow kernels; and kernels of few channels over few positions, of
+    which small tiles make more programs than the library's."""
+    products = group.products
+    rows, columns = products.rows, products.parts[0].columns
+    if len(products.parts) > 1 or not _has_wide_accesses(group, lowered):
+        return None
+    channels, device = _channels(products), lowered.buffers[products.left.buffer].layout.device
+    if products.batch > 1:
+        if not launches_groups(device, products.dtype, channels, columns):
+            return None
+        width = _power_of_two(columns, _WINDOWS_COLUMNS)
+        tiles = [Tile(height, width, _power_of_two(channels, _WINDOWS_DEPTH), 4, 4) for height in _WINDOWS_ROWS]
+        busy = (tile for tile in tiles if products.batch * _programs(tile, rows, columns) >= _FEW_PROGRAMS)
+        return next(busy, tiles[-1])
+    if products.depth > _MOST_DEPTH_OF_WINDOWS:
+        return None
+    tile = next((tile for tile in _OF_WINDOWS if _programs(tile, rows, columns) >= _BUSY), _OF_WINDOWS[-1])
+    return tile if _FEW_PROGRAMS <= _programs(tile, rows, columns) <= _MULTIPROCESSORS else None
+
+
+def _channels(products: Products) -> int:
+    assert products.windows is not None
+    return products.depth // math.prod(products.windows.taps)  # type: ignore[no-any-return]
+
+
+def _power_of_two(size: int, most: int) -> int:
+    """The least one from 16 on that is not smaller, up to a bound."""
+    return min(max(1 << (size - 1).bit_length(), 16), most)
 
 
 def _has_epilogue(group: ProductGroup) -> bool:
@@ -183,6 +221,8 @@ def _divides(split: int, depth: object) -> bool:
 def candidates(group: ProductGroup, may_share_depth: bool, *, lowered: Lowered) -> list[Tile]:
     """The tiles worth timing, at most eight: the rule's own first."""
     products = group.products
+    if products.windows is not None:
+        return _candidates_of_windows(group, lowered)
     batch, rows, columns = lowered.sizes.hints([products.batch, products.rows, products.parts[0].columns])
     usual = _usual(products, lowered)
     chosen = choose_tile(group, may_share_depth, lowered=lowered)
@@ -197,6 +237,21 @@ def candidates(group: ProductGroup, may_share_depth: bool, *, lowered: Lowered) 
     for tile in usual:
         found.setdefault(tile)
     return [tile for tile in found if _fits(tile, len(products.parts[0].rights))][:MOST]
+
+
+def _candidates_of_windows(group: ProductGroup, lowered: Lowered) -> list[Tile]:
+    products = group.products
+    rows, columns, rights = products.rows, products.parts[0].columns, len(products.parts[0].rights)
+    chosen = choose_tile(group, False, lowered=lowered)
+    found = {} if chosen is None else {chosen: None}
+    depth, width = _power_of_two(_channels(products), _WINDOWS_DEPTH), _power_of_two(columns, _WINDOWS_COLUMNS)
+    if products.batch > 1:
+        for height in _WINDOWS_ROWS:
+            found |= dict.fromkeys((Tile(height, width, depth, 4, 4), Tile(height, width, depth, 2, 4)))
+    else:
+        found |= dict.fromkeys([replace(tile, depth=depth) for tile in (*_OF_WINDOWS, *_MOST_OF_WINDOWS)])
+    most = _power_of_two(rows, 128)
+    return [tile for tile in found if tile.rows <= most and _fits(tile, rights)][:MOST]
 
 
 def _usual(products: Products, lowered: Lowered) -> tuple[Tile, ...]:

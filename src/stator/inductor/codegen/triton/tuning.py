@@ -151,9 +151,13 @@ def _names(step: Group | Extern) -> set[str]:
 
 
 def _call(extern: Extern, tensors: Tensors) -> Run:
-    """A call of products: its arguments are tensors."""
-    given = [arg for arg in extern.args if arg is not None]
-    arguments = [[tensors.view(arg, copy) for arg in given] for copy in range(tensors.copies)]
+    """A call of products, or of a convolution, which also takes numbers and lists of these."""
+    windows = extern.target is torch.ops.aten.convolution.default
+    given = [arg for arg in extern.args if arg is not None or windows]
+    arguments = [
+        [tensors.view(arg, copy) if isinstance(arg, str | View) else arg for arg in given]
+        for copy in range(tensors.copies)
+    ]
     (output,) = extern.outputs
     assert output is not None
     results = [tensors.view(output, copy) for copy in range(tensors.copies)]

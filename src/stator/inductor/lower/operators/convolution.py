@@ -13,6 +13,7 @@ from torch import fx
 
 from stator.inductor.buffers import View
 from stator.inductor.convolutions import DirectConvolution
+from stator.inductor.devices import launches_groups
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.constant_weights import (
     NO_POST,
@@ -257,7 +258,7 @@ def _called(builder: LoweringBuilder, args: Sequence[Any], promised: Sizes) -> T
 def _on_gpu(builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Tensor | None, rest: Sequence[Any]) -> Tensor:
     """Loops add the bias: those that read the result, where there are any, else as many as the library would run."""
     stride, padding, _, transposed, _, groups = rest
-    wish = gpu_convolution_prefers_channels_last(groups, builder.sizes.hint(weight.shape[1]), in_tensor_cores(x.dtype))
+    wish = _gpu_prefers_channels_last(builder, x, weight, transposed, groups)
     if wish is None:
         wish = is_channels_last(x) or _feeds_channels_last(builder)
     strides = channels_last_strides if wish else contiguous_strides
@@ -449,6 +450,19 @@ def in_tensor_cores(dtype: torch.dtype) -> bool:
     return tf32
 
 
+def _gpu_prefers_channels_last(
+    builder: LoweringBuilder, x: Any, weight: Any, transposed: Any, groups: Any
+) -> bool | None:
+    """In inference, kernels of groups become launches, which take channels-last data; x, weight: tensors or metas."""
+    sizes = (*x.shape, *weight.shape)
+    if groups > 1 and not transposed and not builder.trains and all(isinstance(size, int) for size in sizes):
+        out, channels = weight.shape[0] // groups, weight.shape[1]
+        if launches_groups(x.device, x.dtype, channels, out):
+            return True
+    channels = builder.sizes.hint(weight.shape[1])
+    return gpu_convolution_prefers_channels_last(groups, channels, in_tensor_cores(x.dtype))
+
+
 def runs_channels_last(x: Tensor) -> bool:
     """True if loops over images on a GPU should run in NHWC: where convolutions and products around them do."""
     return is_channels_last(x) or (x.rank == 4 and in_tensor_cores(x.dtype) and may_choose_for_gpu(x, x.shape))
@@ -501,8 +515,7 @@ def _passes_on(user: fx.Node, wants: dict[fx.Node, bool], builder: LoweringBuild
     if user.target is aten.convolution.default:
         x, weight, groups = user.args[0].meta["val"], user.args[1].meta["val"], user.args[8]  # type: ignore[union-attr]
         if x.device.type == "cuda":
-            channels = builder.sizes.hint(weight.shape[1])
-            wish = gpu_convolution_prefers_channels_last(groups, channels, in_tensor_cores(x.dtype))  # type: ignore[arg-type]
+            wish = _gpu_prefers_channels_last(builder, x, weight, user.args[6], groups)
         else:
             wish = prefers_channels_last(builder, (x.shape, weight.shape, user.meta["val"].shape), groups, x.dtype)  # type: ignore[arg-type]
         return wants[user] if wish is None else wish
