@@ -16,7 +16,7 @@ from torch import Tensor
 
 import stator
 from stator.inductor.codegen import triton
-from stator.inductor.codegen.triton.attention_tiles import TILES, TILES_OF_FLOAT32, choose_attention
+from stator.inductor.codegen.triton.tiled.attention_tiles import TILES, TILES_OF_FLOAT32, choose_attention
 from stator.inductor.schedule.groups import AttentionGroup, AttentionTile
 
 pytestmark = [pytest.mark.gpu, only_cuda, pytest.mark.fixed_sizes]

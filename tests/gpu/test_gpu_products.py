@@ -122,7 +122,8 @@ def by_groups(x: Any, up: Any, down: Any, shares: list[int]) -> Any:
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("rows", (5, 128, 1300))
 def test_each_tile_that_timing_may_choose(rows: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stator.inductor.codegen.triton import tiles, tuning
+    from stator.inductor.codegen.triton import tuning
+    from stator.inductor.codegen.triton.tiled import tiles
 
     turn = 0
     counted: set[int] = set()

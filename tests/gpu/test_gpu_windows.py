@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from tests.gpu.device import DEVICE, only_cuda
 
 import stator
-from stator.inductor.codegen.triton import tiles, tuning
+from stator.inductor.codegen.triton import tuning
+from stator.inductor.codegen.triton.tiled import tiles
 from stator.inductor.schedule.groups import ProductGroup, Tile
 
 TOLERANCES = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}

@@ -19,7 +19,7 @@ from all_sizes import symbolic_fakes
 from stator.graph.tracing.tracer import trace
 from stator.inductor import devices
 from stator.inductor.codegen.triton import print_kernel
-from stator.inductor.codegen.triton.attention_tiles import TILES, TILES_OF_FLOAT32
+from stator.inductor.codegen.triton.tiled.attention_tiles import TILES, TILES_OF_FLOAT32
 from stator.inductor.lower import can_lower, lower
 from stator.inductor.passes import run_passes, with_expressions
 from stator.inductor.program.steps import KernelSource

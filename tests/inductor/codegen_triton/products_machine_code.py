@@ -21,7 +21,7 @@ from all_sizes import symbolic_fakes
 from stator.graph.tracing.tracer import trace
 from stator.inductor import devices
 from stator.inductor.codegen.triton import print_kernel
-from stator.inductor.codegen.triton.tiles import candidates
+from stator.inductor.codegen.triton.tiled.tiles import candidates
 from stator.inductor.lower import can_lower, lower
 from stator.inductor.lower.operators import convolution
 from stator.inductor.passes import run_passes, with_expressions

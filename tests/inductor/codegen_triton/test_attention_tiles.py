@@ -17,7 +17,7 @@ from all_sizes import symbolic_fakes
 
 from stator.graph.tracing.tracer import trace
 from stator.inductor import devices
-from stator.inductor.codegen.triton.attention_tiles import choose_attention
+from stator.inductor.codegen.triton.tiled.attention_tiles import choose_attention
 from stator.inductor.lower import can_lower, lower
 from stator.inductor.passes import run_passes, with_expressions
 from stator.inductor.schedule import schedule

@@ -22,8 +22,9 @@ from all_sizes import symbolic_fakes
 
 from stator.graph.tracing.tracer import trace
 from stator.inductor import devices
-from stator.inductor.codegen.triton import choose_tile, tiles, timing, tuning
+from stator.inductor.codegen.triton import choose_tile, timing, tuning
 from stator.inductor.codegen.triton.blocks import BY_RULE, Variation
+from stator.inductor.codegen.triton.tiled import tiles
 from stator.inductor.lower import can_lower, lower
 from stator.inductor.passes import run_passes, with_expressions
 from stator.inductor.program.steps import KernelSource

@@ -63,7 +63,7 @@ FOLLOWERS: dict[str, Callable[..., Any]] = {
     "another": lambda y, bias, scale, other: F.conv2d(
         torch.relu(y), bias.expand(-1, y.shape[1], 1).unsqueeze(-1) * 0.1
     ),
-    "pool": lambda y, bias, scale, other: F.max_pool2d(y + bias, 2, 1),
+    "pool": lambda y, bias, scale, other: F.max_pool2d(y + bias, 2, 1, 1),
 }
 
 

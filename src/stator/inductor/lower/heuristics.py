@@ -91,15 +91,17 @@ def packing_pays(convolution: DirectConvolution) -> bool:
 
 
 # On an H100 in bfloat16, kernels of groups of 24 channels take 1.6 to 2.3 times as long on channels-last data, their
-# gradients too; of 4 channels half as long.
-NARROW_GPU_GROUP = 4
+# gradients too; of 4 channels half as long, and of 8 without gradients.
+NARROW_GPU_GROUP, NARROW_GPU_GROUP_OF_INFERENCE = 4, 8
 
 
-def gpu_convolution_prefers_channels_last(groups: int, group_channels: int, tensor_cores: bool) -> bool | None:
+def gpu_convolution_prefers_channels_last(
+    groups: int, group_channels: int, tensor_cores: bool, trains: bool
+) -> bool | None:
     """The same for cuDNN. For tensor cores, it converts data of another format around each convolution."""
     if groups == 1:
         return True if tensor_cores else None
-    return group_channels <= NARROW_GPU_GROUP
+    return group_channels <= (NARROW_GPU_GROUP if trains else NARROW_GPU_GROUP_OF_INFERENCE)
 
 
 def store_before_reuse(reads: int, operations: int, heavy: bool) -> bool:

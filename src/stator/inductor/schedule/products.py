@@ -14,9 +14,18 @@ from stator.inductor.buffers import Extern, Loops, Lowered
 
 from .accesses import memory_owner, summarize
 from .groups import Group, ProductGroup, ProductPart, Products, Schedule, Tile
-from .product_calls import DTYPES, LOOPS, Effects, ProductCall, ProductSteps, conflict, element_at, over_elements
+from .product_calls import (
+    DTYPES,
+    LOOPS,
+    Effects,
+    ProductCall,
+    ProductSteps,
+    conflict,
+    element_at,
+    over_elements,
+    product_of_windows,
+)
 from .shared_depth import may_share_depth, with_shared_depth
-from .window_calls import product_of_windows
 
 Choose = Callable[[ProductGroup, bool], Tile | None]  # the second argument: programs may share the depth
 

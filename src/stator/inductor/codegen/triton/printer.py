@@ -18,8 +18,6 @@ from stator.inductor.schedule.groups import AttentionGroup, Combination, Group, 
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.shapes.expr import Expr, ExprLike
 
-from .attention import print_attention
-from .attention_gradients import print_attention_gradients
 from .blocks import ALIGNED, BY_RULE, Blocks, Variation, choose_blocks, neighbours_of_thread, varied
 from .expressions import TritonIndexPrinter, print_value
 from .joint_reductions import Moments, extrema_with_positions, inner_stores, next_phase_at_once, reductions
@@ -27,7 +25,9 @@ from .launch import block_count, index_type, lanes_of, print_grid, programs_of, 
 from .memory import KernelStatements
 from .modules import NUMBER, PrintedPart, pointer_names, print_combination, print_module
 from .prelude import HELPERS, joint_name
-from .products import print_products
+from .tiled.attention import print_attention
+from .tiled.attention_gradients import print_attention_gradients
+from .tiled.products import print_products
 from .types import identity, literal, number, type_name
 
 _DEFAULT = Options()

@@ -24,7 +24,7 @@ from stator.runtime.choices import keep_choice, note_provisional, stored_choice
 from . import timing
 from .blocks import BY_RULE, VARIATIONS, Variation
 from .printer import print_kernel
-from .tiles import candidates, choose_tile
+from .tiled.tiles import candidates, choose_tile
 from .timing import Run, Tensors
 
 # change these with what is stored, or with how it is timed

@@ -2,7 +2,8 @@
 long. Sides get aligned rows; the last few rows of a result, or the last few elements of its sums, are products of their
 own. `lower.aligned_rows` knows what is gained.
 
-Results with rows of any length are left to kernels of ours (codegen/triton/tiles.py): the library has none for these.
+Results with rows of any length are left to kernels of ours (codegen/triton/tiled/tiles.py): the library has none for
+these.
 """
 
 from __future__ import annotations

@@ -460,7 +460,7 @@ def _gpu_prefers_channels_last(
         if launches_groups(x.device, x.dtype, channels, out):
             return True
     channels = builder.sizes.hint(weight.shape[1])
-    return gpu_convolution_prefers_channels_last(groups, channels, in_tensor_cores(x.dtype))
+    return gpu_convolution_prefers_channels_last(groups, channels, in_tensor_cores(x.dtype), builder.trains)
 
 
 def runs_channels_last(x: Tensor) -> bool:

@@ -180,7 +180,8 @@ def _on_gpu(
 ) -> Any:
     """NHWC where it is faster, or there already and no slower."""
     _, stride, padding, _, transposed, _, groups = rest
-    wish = gpu_convolution_prefers_channels_last(groups, builder.sizes.hint(weight.shape[1]), in_tensor_cores(x.dtype))
+    channels = builder.sizes.hint(weight.shape[1])
+    wish = gpu_convolution_prefers_channels_last(groups, channels, in_tensor_cores(x.dtype), trains=True)
     if wish is False or (wish is None and not (is_channels_last(x) or is_channels_last(grad))):
         return NotImplemented
     grad = in_format(builder, grad, channels_last_strides(grad.shape))

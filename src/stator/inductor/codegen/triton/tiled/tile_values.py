@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import torch
 
 from stator.inductor.codegen.kernel import Kernel, KernelValue, Store
+from stator.inductor.codegen.triton.expressions import print_value
+from stator.inductor.codegen.triton.statements import Statements
+from stator.inductor.codegen.triton.types import literal, number
 from stator.shapes.expr import Expr, ExprLike
-
-from .expressions import print_value
-from .statements import Statements
-from .types import literal, number
 
 
 @dataclass(frozen=True, slots=True)

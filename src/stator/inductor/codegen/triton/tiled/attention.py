@@ -15,6 +15,11 @@ import torch
 
 from stator.inductor.buffers import Buffer, Loops
 from stator.inductor.codegen.kernel import Kernel, merge
+from stator.inductor.codegen.triton.expressions import TritonIndexPrinter
+from stator.inductor.codegen.triton.launch import block_count, index_type, typed_sizes
+from stator.inductor.codegen.triton.modules import PrintedPart, pointer_names
+from stator.inductor.codegen.triton.statements import Statements
+from stator.inductor.codegen.triton.types import type_name
 from stator.inductor.schedule.attention_candidates import LOOPS_OF
 from stator.inductor.schedule.groups import (
     KEYS,
@@ -33,12 +38,7 @@ from stator.inductor.schedule.groups import (
 )
 from stator.inductor.sizes import SizeKnowledge
 
-from .expressions import TritonIndexPrinter
-from .launch import block_count, index_type, typed_sizes
-from .modules import PrintedPart, pointer_names
-from .statements import Statements
 from .tile_values import Lanes, TileValues
-from .types import type_name
 
 LOG2_E = "1.4426950408889634"
 _KEY = 4  # the bit of the loop over keys in the kernel of scores

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stator.inductor.buffers import Buffer, Loops
+from stator.inductor.codegen.triton.modules import PrintedPart
+from stator.inductor.codegen.triton.types import type_name
 from stator.inductor.schedule.accesses import summarize
 from stator.inductor.schedule.groups import (
     KEYS,
@@ -24,8 +26,6 @@ from stator.inductor.schedule.groups import (
 from stator.inductor.sizes import SizeKnowledge
 
 from .attention import LOG2_E, AttentionPrinter, precision
-from .modules import PrintedPart
-from .types import type_name
 
 
 def print_attention_gradients(

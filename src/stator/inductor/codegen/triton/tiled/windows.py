@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stator.inductor.codegen.triton.statements import Statements
 from stator.inductor.schedule.groups import Windows
 from stator.inductor.sizes import product
 from stator.shapes.expr import Expr, as_expr
-
-from .statements import Statements
 
 
 @dataclass(frozen=True, slots=True)

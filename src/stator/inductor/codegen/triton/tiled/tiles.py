@@ -32,11 +32,15 @@ _LOOPED = Tile(128, 256, 64, 8, 3)  # for programs that compute several tiles; s
 _FEW_OF_GROUPS, _MANY_OF_GROUPS = Tile(16, 64, 128, 4, 4), _WIDE
 _LAST_OF_GROUPS = 4
 
-# Windows of images: the most rows, columns and channels of a tile by groups, and tiles of kernels without groups
-_WINDOWS_ROWS, _WINDOWS_COLUMNS, _WINDOWS_DEPTH = (128, 64, 32), 64, 64
-_OF_WINDOWS = (Tile(64, 32, 64, 4, 6), Tile(32, 32, 64, 4, 6))
-_MOST_OF_WINDOWS = (Tile(128, 128, 64, 4, 4), Tile(128, 64, 64, 8, 3), Tile(64, 64, 64, 4, 4), Tile(128, 32, 64, 4, 4))
-_MOST_DEPTH_OF_WINDOWS, _FEW_PROGRAMS = 2304, 56
+# Windows of images, without groups: a tile, and the fewest programs for which it is taken. Then others worth timing
+_OF_WINDOWS = (
+    (Tile(128, 64, 64, 8, 3), 264),
+    (Tile(64, 64, 64, 4, 4), 96),
+    (Tile(64, 32, 64, 4, 6), 48),
+)
+_MORE_OF_WINDOWS = (Tile(32, 32, 64, 4, 6), Tile(128, 128, 64, 4, 4), Tile(128, 32, 64, 4, 4))
+_MOST_STEP = 64  # columns, and channels of a step, of a tile by groups
+_BUSY_WITH_GROUPS = 64
 
 # Bounds of what was timed
 _MOST_DEPTH = 1024  # that one program adds up: the library shares a greater depth, too
@@ -45,6 +49,7 @@ _MOST_SHARED_DEPTH = 4096
 _MOST_COLUMNS, _MOST_PLAIN_COLUMNS, _MOST_COLUMNS_OF_MANY_ROWS = 6144, 1024, 3072
 _TABLE = 8192  # more columns are a table of words
 _LEAST_PROGRAMS = 24
+_MOST_DEPTH_OF_WINDOWS, _MOST_COLUMNS_OF_WINDOWS = 1152, 128
 _LARGE = 1 << 28  # products of two numbers
 _MULTIPROCESSORS = 132
 _BUSY = 96  # programs that keep the device busy, where each reads its part of the weights once
@@ -124,24 +129,37 @@ def _of_groups(group: ProductGroup, lowered: Lowered) -> Tile | None:
 
 
 def _of_windows(group: ProductGroup, lowered: Lowered) -> Tile | None:
-    """Groups of channels, for which the library has slow kernels; and kernels of few channels over few positions, of
-    which small tiles make more programs than the library's."""
+    """Groups of channels, for which the library has slow kernels; and kernels of few channels, where one wave of the
+    device has room for all programs, or where the launch stands in for loops."""
     products = group.products
     rows, columns = products.rows, products.parts[0].columns
     if len(products.parts) > 1 or not _has_wide_accesses(group, lowered):
         return None
-    channels, device = _channels(products), lowered.buffers[products.left.buffer].layout.device
     if products.batch > 1:
-        if not launches_groups(device, products.dtype, channels, columns):
+        device = lowered.buffers[products.left.buffer].layout.device
+        if not launches_groups(device, products.dtype, _channels(products), columns):
             return None
-        width = _power_of_two(columns, _WINDOWS_COLUMNS)
-        tiles = [Tile(height, width, _power_of_two(channels, _WINDOWS_DEPTH), 4, 4) for height in _WINDOWS_ROWS]
-        busy = (tile for tile in tiles if products.batch * _programs(tile, rows, columns) >= _FEW_PROGRAMS)
-        return next(busy, tiles[-1])
+        return next(
+            (tile for tile in _of_groups_of_windows(products) if _all_programs(tile, products) >= _BUSY_WITH_GROUPS),
+            _of_groups_of_windows(products)[-1],
+        )
     if products.depth > _MOST_DEPTH_OF_WINDOWS:
         return None
-    tile = next((tile for tile in _OF_WINDOWS if _programs(tile, rows, columns) >= _BUSY), _OF_WINDOWS[-1])
-    return tile if _FEW_PROGRAMS <= _programs(tile, rows, columns) <= _MULTIPROCESSORS else None
+    tile = next((tile for tile, least in _OF_WINDOWS if _programs(tile, rows, columns) >= least), None)
+    if tile is None or _programs(tile, rows, columns) <= _MULTIPROCESSORS:
+        return tile
+    return tile if _has_epilogue(group) and columns <= _MOST_COLUMNS_OF_WINDOWS else None
+
+
+def _of_groups_of_windows(products: Products) -> list[Tile]:
+    """Tiles from the largest one on."""
+    width = _power_of_two(products.parts[0].columns, _MOST_STEP)
+    depth = _power_of_two(_channels(products), _MOST_STEP)
+    return [Tile(rows, width, depth, 4, 4) for rows in (128, 64, 32)]
+
+
+def _all_programs(tile: Tile, products: Products) -> int:
+    return products.batch * _programs(tile, products.rows, products.parts[0].columns)  # type: ignore[no-any-return]
 
 
 def _channels(products: Products) -> int:
@@ -241,17 +259,17 @@ def candidates(group: ProductGroup, may_share_depth: bool, *, lowered: Lowered) 
 
 def _candidates_of_windows(group: ProductGroup, lowered: Lowered) -> list[Tile]:
     products = group.products
-    rows, columns, rights = products.rows, products.parts[0].columns, len(products.parts[0].rights)
     chosen = choose_tile(group, False, lowered=lowered)
     found = {} if chosen is None else {chosen: None}
-    depth, width = _power_of_two(_channels(products), _WINDOWS_DEPTH), _power_of_two(columns, _WINDOWS_COLUMNS)
     if products.batch > 1:
-        for height in _WINDOWS_ROWS:
-            found |= dict.fromkeys((Tile(height, width, depth, 4, 4), Tile(height, width, depth, 2, 4)))
+        tiles = _of_groups_of_windows(products)
+        found |= dict.fromkeys([*tiles, *(replace(tile, warps=2) for tile in tiles)])
     else:
-        found |= dict.fromkeys([replace(tile, depth=depth) for tile in (*_OF_WINDOWS, *_MOST_OF_WINDOWS)])
-    most = _power_of_two(rows, 128)
-    return [tile for tile in found if tile.rows <= most and _fits(tile, rights)][:MOST]
+        depth = _power_of_two(_channels(products), _MOST_STEP)
+        usual = [*(tile for tile, _ in _OF_WINDOWS), *_MORE_OF_WINDOWS]
+        found |= dict.fromkeys([replace(tile, depth=depth) for tile in usual])
+    most = _power_of_two(products.rows, 128)
+    return [tile for tile in found if tile.rows <= most and _fits(tile, len(products.parts[0].rights))][:MOST]
 
 
 def _usual(products: Products, lowered: Lowered) -> tuple[Tile, ...]:

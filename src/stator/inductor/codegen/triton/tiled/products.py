@@ -16,14 +16,14 @@ from typing import Any
 
 from stator.inductor.buffers import Buffer
 from stator.inductor.codegen.kernel import Kernel, merge
+from stator.inductor.codegen.triton.expressions import TritonIndexPrinter
+from stator.inductor.codegen.triton.launch import block_count, index_type, typed_sizes
+from stator.inductor.codegen.triton.modules import PrintedPart, pointer_names
+from stator.inductor.codegen.triton.statements import Statements
 from stator.inductor.schedule.groups import Ends, Group, Matrices, ProductGroup, ProductPart
 from stator.inductor.sizes import SizeKnowledge
 from stator.shapes.expr import Expr, ExprLike, as_expr
 
-from .expressions import TritonIndexPrinter
-from .launch import block_count, index_type, typed_sizes
-from .modules import PrintedPart, pointer_names
-from .statements import Statements
 from .tile_values import Lanes, TileValues
 from .windows import WindowSums
 

@@ -1,0 +1,1 @@
+"""Kernels whose programs compute tiles of matrix products and of attention, and what decides on the tiles."""
