@@ -89,6 +89,13 @@ def test_rows_normalised_by_their_sum_are_one_kernel_without_intermediates() -> 
     assert (group.reads, group.writes) == ((a, b), tuple(graph.outputs))
 
 
+def test_rows_that_the_last_cache_holds_are_one_kernel() -> None:
+    graph, shape = Graph(), (8, 1 << 18)
+    (x,) = inputs(graph, 1, shape)
+    graph.outputs = [divide_rows(graph, x, row_sum(graph, x, shape), shape)]
+    assert len(groups(schedule(lowered_with(graph), VERIFIED))) == 1
+
+
 def test_what_is_returned_keeps_its_memory() -> None:
     graph, shape = Graph(), (64, 96)
     a, b = inputs(graph, 2, shape)
