@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -70,3 +73,26 @@ def test_sizes_that_vary() -> None:
     for columns in (500, 130, 20, 3, 4111):
         x = torch.rand(4, columns)
         torch.testing.assert_close(compiled(x), (x.sum(-1), (x * x).sum(-1)))
+
+
+@pytest.mark.fixed_sizes  # rows of a symbolic length are read whole
+def test_deviations_from_the_mean_of_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the part is: far from the rest, constant, with or without the only element that differs."""
+    torch.manual_seed(0)
+    x = torch.randn(7, 9100)
+    x[0, :200] += 1e4
+    x[1, 200:] += 1e4
+    x[2] = 3.1
+    x[3] = torch.where(torch.arange(9100) == 7, 100.0, 0.1)
+    x[4] = torch.where(torch.arange(9100) == 9099, 100.0, 0.1)
+    x[5, :2000], x[5, 2000:] = -1e3, 1e3
+    x[6] += 1e3
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.group_norm((x * 0.5)[:, None], 1)
+
+    monkeypatch.setenv("STATOR_DUMP", str(tmp_path))
+    actual = stator.compile(function, options={"verify": True})(x)
+    torch.testing.assert_close(actual, function(x.double()), rtol=1e-5, atol=1e-4, check_dtype=False)
+    (kernels,) = tmp_path.glob("*/60_code.cpp")
+    assert re.search(r"\b576\b", kernels.read_text()) is not None  # a sixteenth, in whole steps

@@ -51,11 +51,21 @@ class Store:
     at: int
 
 
+@dataclass(frozen=True, slots=True)
+class Pivot:
+    """Positions of what a mean and its deviations become: the sum of a row, and that sum over the number of elements,
+    from which deviations are measured. users: for each value between, all values that may read it."""
+
+    total: int
+    mean: int
+    users: dict[int, set[int]]
+
+
 @dataclass(slots=True)
 class Kernel:
     """`loops[:outer]` are shared by all members; `loops[outer:]` are the inner loops, run once per phase. `typical`:
     the loops' sizes in the example, for all decisions about speed. `indices`: prints indices and sizes. `rows_each`: as
-    of `Group`."""
+    of `Group`. `pivots`: one for each mean with squared deviations."""
 
     loops: tuple[Symbol, ...]
     sizes: Sizes
@@ -68,6 +78,7 @@ class Kernel:
     stores: list[Store] = field(default_factory=list)
     rows_each: int = 0
     indirect: dict[Symbol, int] = field(default_factory=dict)
+    pivots: list[Pivot] = field(default_factory=list)
 
     @property
     def inner_bits(self) -> int:
@@ -374,5 +385,8 @@ class _Merger:
         squares = self.value("reduce", ("sum", Ref(square)), dtype)
         share = self.value("div", (Ref(rest), Ref(count)), dtype)
         opposite = self.value("neg", (Ref(rest),), dtype)
+        corrected = self.value("add", (Ref(mean), Ref(share)), dtype)
+        users = {total: {mean}, mean: {deviation, corrected}, deviation: {square, rest}, square: {squares}}
+        kernel.pivots.append(Pivot(total, mean, users))
         squares = self.value("fma", (Ref(opposite), Ref(share), Ref(squares)), dtype)
-        return self.value("add", (Ref(mean), Ref(share)), dtype), self.value("abs", (Ref(squares),), dtype), count
+        return corrected, self.value("abs", (Ref(squares),), dtype), count

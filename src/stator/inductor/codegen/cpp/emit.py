@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import torch
@@ -12,6 +12,7 @@ from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer
 from stator.inductor.codegen.index_printer import fits_32_bits
 from stator.inductor.codegen.kernel import Kernel, KernelValue, Store, narrowed_by_stores
+from stator.inductor.codegen.sampled_means import sampled
 from stator.inductor.loops.vocabulary import ORDERED_STORE_MODES
 from stator.inductor.sizes import product
 from stator.shapes.expr import Expr, ExprLike, FloorDiv, Mod, Symbol
@@ -277,7 +278,10 @@ class Emitter:
             self._accumulator(position)
         for position in scans(self.kernel, phase):
             begin_scan(self, position)
-        self._inner(0, phase)
+        self.bounds = sampled(self.kernel, phase.reduces)
+        with self.block("") if self.bounds else nullcontext():
+            self._inner(0, phase)
+        self.bounds = None
         for position in phase.reduces:
             self._complete(position)
 
@@ -571,21 +575,20 @@ class Emitter:
         operand = self.operand(source, wide)
         if wide and self.lanes_reduced():
             operand = of_valid_lanes(self, operand, kind, self.dtype(source))
-        prefix = self.prefixes.get(position, "")
-        accumulator = f"{prefix}a{position}{self.slot}"
+        prefix, slot = self.prefixes.get(position, ""), f"{position}{self.slot}"
+        accumulator = f"{prefix}a{slot}"
         if kind.startswith("arg"):
             at = self.element_position(position, self._inner_position())
-            self.line(f"update_{kind}({accumulator}, {prefix}p{position}{self.slot}, {operand}, {at});")
+            self.line(f"update_{kind}({accumulator}, {prefix}p{slot}, {operand}, {at});")
         else:
             self.line(f"{accumulator} = {COMBINE[kind]}({accumulator}, {operand});")
 
     def _complete(self, position: int) -> None:
         value = self.kernel.values[position]
         kind, source = value.args[0], self.dtype(value.args[1].position)
-        wide = self.wide(position)
         result_wide = self.is_vector(position)
         register = (VECTOR if result_wide else SCALAR)[KIND[value.dtype]]
-        across = wide and not result_wide
+        across = self.wide(position) and not result_wide
         if kind.startswith("arg"):
             found = f"p{position}{self.slot}"
             found = f"convert_i64({found})" if self.position_register(position) == "vi32" else found

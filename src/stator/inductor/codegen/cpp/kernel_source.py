@@ -12,6 +12,7 @@ from stator.base.config import Options
 from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer
 from stator.inductor.codegen.kernel import Kernel, merge
+from stator.inductor.codegen.sampled_means import sample_means
 from stator.inductor.program.steps import KernelSource
 from stator.inductor.schedule.groups import ConvolutionGroup, Group
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
@@ -21,7 +22,7 @@ from .columns import ColumnEmitter
 from .direct_convolution import print_convolution
 from .indices import CppIndexPrinter
 from .moved_halves import move_halves
-from .types import memory_type
+from .types import LANES, memory_type
 from .vectorize import choose_order
 
 _DEFAULT = Options()
@@ -50,7 +51,9 @@ def print_kernel(
     in_place = {buffers[name].value: name for name in group.writes if isinstance(buffers[name].value, str)}
     pointers |= {name: pointers[in_place[name]] for name in group.reads if name in in_place}
     integers = move_halves(kernel, pointers, buffers)
-    emitter = ColumnEmitter(kernel, choose_order(kernel, options.vectorize), pointers, buffers)
+    order = choose_order(kernel, options.vectorize)
+    sample_means(kernel, order.vector, 4 * LANES)
+    emitter = ColumnEmitter(kernel, order, pointers, buffers)
     # An empty loop must print nothing: values hoisted out of it would be loaded anyway.
     body = [] if 0 in kernel.sizes else emitter.emit()
     aliased = _aliased(group, buffers, in_place)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from stator.inductor.codegen.kernel import Kernel, Store
+from stator.inductor.codegen.sampled_means import sampled
 from stator.inductor.loops.vocabulary import HEAVY
 
 # Scratch rows live on a thread's stack, and should fit in its second-level cache
@@ -85,7 +86,7 @@ def plan_phases(kernel: Kernel, innermost: int | None, lanes_across_rows: bool) 
                 continue
             pending += kernel.operands(value.args)
         for position in needed:
-            if position not in phase.fetches:
+            if position not in phase.fetches and sampled(kernel, phase.reduces) is None:
                 first.setdefault(position, number)
         phase.values = sorted(needed)
     pending = [*outside, *live_reduces]
