@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -138,3 +139,12 @@ def test_gradients(dim: int) -> None:
 
     x = (1 + torch.rand(20, 40) / 8).requires_grad_()
     torch.testing.assert_close(stator.compile(function)(x), function(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.fixed_sizes  # rows of a symbolic length run in a loop
+def test_short_rows_are_unrolled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop over a few elements takes twice as long."""
+    monkeypatch.setenv("STATOR_DUMP", str(tmp_path))
+    compare(lambda x: (x.cumsum(1) + 1, x.cummax(1).indices), torch.randint(0, 9, (40, 8)))
+    (kernels,) = tmp_path.glob("*/60_code.cpp")
+    assert "#pragma GCC unroll 8" in kernels.read_text()

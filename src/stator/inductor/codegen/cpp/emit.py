@@ -25,7 +25,7 @@ from .phases import Phase, PhasePlan, plan_phases
 from .row_parts import emit_rows_in_parts
 from .row_sums import own_rows, row_of_sums, skip_of_others
 from .rows_ahead import lines_ahead
-from .scans import begin_scan, declare_carries, of_valid_lanes, scanned, scans
+from .scans import begin_scan, declare_carries, of_valid_lanes, scanned, scans, short_scan
 from .several_accumulators import emit_with_several
 from .tiles import SHARED, emit_blocks, emit_tile
 from .types import COMBINE, COMBINE_STORED, KIND, SCALAR, VECTOR, identity, literal
@@ -161,7 +161,7 @@ class Emitter:
     def loop(self, loop: int, body: Callable[[], None], shared: bool = False) -> None:
         name = self.kernel.loops[loop].name
         if self.bounds is not None and self.bounds[0] == loop:
-            self._part_loop(loop, body)
+            self._part_loop(loop, body, *self.bounds[1:])
             return
         if loop == self.order.tile:
             if self.order.blocks_outside:
@@ -177,7 +177,10 @@ class Emitter:
         else:
             if shared:
                 self.line(SHARED)
-            with self.block(f"for (int64_t {name} = 0; {name} < {self.kernel.bound(loop)}; ++{name})"):
+            short = short_scan(self.kernel, loop)
+            if short:
+                self.line(f"#pragma GCC unroll {short}")
+            with self.block(f"for (int64_t {name} = 0; {name} < {short or self.kernel.bound(loop)}; ++{name})"):
                 body()
 
     def _vectors(self, loop: int, body: Callable[[], None], shared: bool) -> None:
@@ -207,11 +210,9 @@ class Emitter:
     def size_text(self, size: ExprLike) -> str:
         return self.kernel.text(size) if not isinstance(size, Expr) else f"(int64_t){self.kernel.text(size)}"
 
-    def _part_loop(self, loop: int, body: Callable[[], None]) -> None:
+    def _part_loop(self, loop: int, body: Callable[[], None], begin: str, end: str) -> None:
         """A loop from `begin` to `end`. Parts are whole vectors, except for the last."""
-        assert self.bounds is not None
         name = self.kernel.loops[loop].name
-        _, begin, end = self.bounds
         if loop != self.order.vector:
             with self.block(f"for (int64_t {name} = {begin}; {name} < {end}; ++{name})"):
                 body()
@@ -380,8 +381,7 @@ class Emitter:
 
     def _positions(self, index: Expr) -> str:
         """One offset for each lane, for gathers and scatters."""
-        ranges = self.kernel.ranges
-        return print_vector_index(index, self._vector_context(fits_32_bits(index, ranges)))
+        return print_vector_index(index, self._vector_context(fits_32_bits(index, self.kernel.ranges)))
 
     def _vector_context(self, narrow: bool) -> VectorIndexContext:
         return VectorIndexContext(self.lane_symbol, self.vector_indirect, narrow, self.kernel.indices)

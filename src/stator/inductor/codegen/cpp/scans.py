@@ -12,6 +12,8 @@ from .phases import Phase
 from .types import COMBINE, KIND, NARROW, SCALAR, VECTOR, identity
 from .values import EmitterContext
 
+_SHORT = 16
+
 
 def scans(kernel: Kernel, phase: Phase) -> list[int]:
     """The scans that a run over the inner loops computes."""
@@ -52,6 +54,13 @@ def of_valid_lanes(printer: EmitterContext, operand: str, kind: str, dtype: torc
     if printer.lanes == "LANES":
         return operand
     return f"select(first_lanes({printer.lanes}), {operand}, splat({identity(kind, dtype)}))"
+
+
+def short_scan(kernel: Kernel, loop: int) -> int:
+    """The iterations of a scan that takes less time unrolled, else 0."""
+    size = kernel.sizes[loop]
+    is_short = loop >= kernel.outer and isinstance(size, int) and size <= _SHORT
+    return int(size) if is_short and kernel.scans else 0
 
 
 def _carry(printer: EmitterContext, position: int) -> str:
