@@ -224,8 +224,11 @@ class _Convolution:
         yield "        if (far_images) {"
         yield f"            const float *ahead = images + corner + column + {rows} * hop;"
         yield "            ahead += (taps_down - 1) * dilation_down * across * pixel;"
-        yield f"            for (int64_t x = 0; x < {rows} * stride_across; ++x, ahead += pixel)"
-        yield f"                for (int64_t at = 0; at < width; at += {_LINE}) __builtin_prefetch(ahead + at);"
+        yield "            const int64_t lines = taps_down < stride_down ? taps_down : stride_down;"
+        yield "            for (int64_t y = 0; y < lines; ++y, ahead -= across * pixel)"
+        yield f"                for (int64_t x = 0; x < {rows} * stride_across; ++x)"
+        yield f"                    for (int64_t at = 0; at < width; at += {_LINE})"
+        yield "                        __builtin_prefetch(ahead + x * pixel + at, 0, 2);"  # the nearest cache is full
         yield "        }"
         yield "        if (far_results) {"
         yield from ("            " + text for text in prefetches)
