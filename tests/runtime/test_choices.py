@@ -135,3 +135,16 @@ def test_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     choose({"a": [clock.run(1e-3)], "b": [clock.run(1e-3)]}, "budget")
     assert clock.now < 0.02
+
+
+def test_alternatives_to_compile_are_timed_by_the_second_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first one follows the rule all along."""
+    clock, facts = Clock(monkeypatch), ("compiled", time.time_ns())
+    monkeypatch.setattr(choices, "_seconds_waited", 0.0)
+    for _ in range(2):
+        wrong = functools.partial(pytest.fail, "timed")
+        assert choices.choose_in_next_process("test", facts, wrong, "rule", 0.9) == ("rule", True)
+    choices._known.clear()
+    choices._untimed.clear()
+    runs = {"a": [clock.run(2e-3)], "b": [clock.run(1e-3)]}
+    assert choices.choose_in_next_process("test", facts, lambda: runs, "rule", 0.9) == ("b", False)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import stator
-from stator.inductor.lower import direct_convolution
+from stator.inductor.lower import products_by_matrix
 from stator.runtime import choices, matrix_products
 from stator.runtime.matrix_products import BLAS, ONEDNN, is_known_quicker, is_onednn_quicker
 
@@ -40,7 +40,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(matrix_products, "_KIND", f"test {time.time_ns()}")
     monkeypatch.setattr(choices, "_seconds_waited", 0.0)
     monkeypatch.setattr(matrix_products, "is_tuned_blas", lambda: True)
-    monkeypatch.setattr(direct_convolution, "_WORK", 1 << 62)  # no kernels of ours
+    monkeypatch.setattr(products_by_matrix, "_WORK", 1 << 62)  # no kernels of ours
     answers = (matrix_products._is_timed_quicker, matrix_products._is_known_quicker)
     for one in answers:
         one.cache_clear()

@@ -126,6 +126,20 @@ def choose_patiently(
     return found
 
 
+def choose_in_next_process(
+    kind: str, facts: tuple[Any, ...], alternatives: Callable[[], Alternatives], rule: str, margin: float
+) -> tuple[str, bool]:
+    """`choose_patiently`, but not in the first process on this machine that asks, which follows the rule: for
+    alternatives that are compiled first."""
+    key = choice_key(processor(), kind, torch.get_num_threads(), *facts)
+    with _timing:
+        if key not in _known and stored_choice(key) is None:
+            keep_choice(key, {"disturbed": 0})
+            _known[key] = rule
+            _untimed.add(key)
+    return choose_patiently(kind, facts, alternatives, rule, margin)
+
+
 def note_provisional(question: Question | None = None) -> None:
     """Note an answer by a rule in place of a choice: a process that finds a program that relies on it asks again, and
     makes the program anew where the answer is another. Without a question the program is not kept."""

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -157,11 +158,20 @@ def _runs(rows: int, inner: int, columns: int, by_rows: bool) -> choices.Alterna
     places = range(0, CACHE + 1, count)
     weights = itertools.cycle([memory.as_strided((columns, inner), strides, place) for place in places])
     x = torch.full((rows, inner), 0.5, dtype=torch.float32, device="cpu")
-    out = torch.empty(rows, columns, dtype=torch.float32, device="cpu")
-    return {
-        BLAS: [lambda: torch.mm(x, next(weights).t(), out=out)],
-        ONEDNN: [lambda: _linear_pointwise(x, next(weights), None, "none", [], "")],  # type: ignore[misc]
-    }
+    products = {name: product_by(name, x, columns) for name in (BLAS, ONEDNN)}
+    return {name: [partial(_by_next, product, weights)] for name, product in products.items()}
+
+
+def _by_next(product: Callable[[torch.Tensor], torch.Tensor], weights: Iterator[torch.Tensor]) -> torch.Tensor:
+    return product(next(weights).t())
+
+
+def product_by(name: str, x: torch.Tensor, columns: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What multiplies rows by a matrix of so many columns, in this library, for timing."""
+    if name == ONEDNN:
+        return lambda matrix: _linear_pointwise(x, matrix.t(), None, "none", [], "")  # type: ignore[misc, no-any-return]
+    out = x.new_empty(len(x), columns)
+    return lambda matrix: torch.mm(x, matrix, out=out)
 
 
 # ---- a product that chooses in each call

@@ -22,7 +22,7 @@ import stator
 from stator.base import counters
 from stator.inductor.codegen import cpp
 from stator.inductor.convolutions import ConvolutionTile, DirectConvolution
-from stator.inductor.lower import direct_convolution
+from stator.inductor.lower import direct_convolution, products_by_matrix
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.runtime import packed_products
 from stator.runtime.toolchain import cpu_features, float_lanes
@@ -429,8 +429,9 @@ def test_products_of_matrices_packed_in_each_call(
 
 def of_matrices(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Multiply by any matrix in kernels of ours, on every processor. Returns the calls that are lowered from now on."""
-    monkeypatch.setattr(direct_convolution, "is_tuned_blas", lambda: False)
-    monkeypatch.setattr(direct_convolution, "_PACKED_LANES", LANES)
+    monkeypatch.setattr(products_by_matrix, "is_kernel_quicker", lambda *_: True)
+    monkeypatch.setattr(products_by_matrix, "_PACKED_LANES", LANES)
+    monkeypatch.setattr(products_by_matrix, "_LEAST_SHARE", 0)
     lowered, original = [], LoweringBuilder.extern
 
     def extern(builder: LoweringBuilder, target: Any, *given: Any, **named: Any) -> Any:
@@ -446,10 +447,25 @@ def of_matrices(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_small_products_and_few_rows_have_kernels_of_ours_where_libraries_multiply_as_quickly(
     sizes: tuple[int, int, int], lanes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct_convolution, "float_lanes", lambda: lanes)
+    monkeypatch.setattr(products_by_matrix, "float_lanes", lambda: lanes)
     chosen = {8: True, 16: sizes != (4096, 512, 512)}.get(lanes, False)
-    assert direct_convolution._is_quicker_in_tiles(*sizes, trains=False) == chosen
-    assert direct_convolution._is_quicker_in_tiles(*sizes, trains=True) == (lanes == 8)
+    assert products_by_matrix.is_candidate(*sizes, trains=False) == chosen
+    assert products_by_matrix.is_candidate(*sizes, trains=True) == (lanes == 8)
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize(("out", "ours"), [(8, 1), (256, 0)])
+def test_kernels_repay_their_compilation_where_they_are_a_share_of_the_graph(
+    out: int, ours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A convolution of several taps, and a product of one row."""
+    lowered = of_matrices(monkeypatch)
+    monkeypatch.setattr(products_by_matrix, "_LEAST_SHARE", 1 / 8)
+    layers = nn.Conv2d(3, out, 3), nn.Flatten(), nn.AdaptiveAvgPool1d(64), nn.Linear(64, 512)
+    model, x = nn.Sequential(*layers).eval(), torch.randn(1, 3, 34, 34)
+    with torch.no_grad():
+        assert_same(stator.compile(model, fullgraph=True)(x), model(x), FUSED)
+    assert sum(isinstance(target, DirectConvolution) and target.matrix is not None for target in lowered) == ours
 
 
 @pytest.mark.parametrize("threads", [1, 3])

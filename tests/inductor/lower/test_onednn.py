@@ -12,7 +12,7 @@ import stator
 from stator.aot import compile_inference
 from stator.base.config import Options
 from stator.inductor.buffers import Extern, Lowered
-from stator.inductor.lower import can_lower, direct_convolution, lower
+from stator.inductor.lower import can_lower, lower, products_by_matrix
 from stator.pipeline import compile_graph
 from stator.runtime import matrix_products
 
@@ -36,7 +36,7 @@ CASES: dict[str, Function] = {
 def untuned_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a processor for which BLAS has no kernels of its own, where nothing was timed."""
     monkeypatch.setattr(matrix_products, "is_tuned_blas", lambda: False)
-    monkeypatch.setattr(direct_convolution, "_WORK", 1 << 62)  # no kernels of ours
+    monkeypatch.setattr(products_by_matrix, "_WORK", 1 << 62)  # no kernels of ours
     monkeypatch.setattr(matrix_products, "_TIMED_FROM", 1 << 62)
     for answers in (matrix_products._is_timed_quicker, matrix_products._is_known_quicker):
         monkeypatch.setattr(matrix_products, answers.__name__, answers.__wrapped__)

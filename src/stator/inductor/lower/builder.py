@@ -37,25 +37,27 @@ _REDUCTION_SYMBOLS = tuple(Symbol(f"r{at}") for at in range(16))
 
 class LoweringBuilder:
     """Collects buffers and nodes. `node`, `origin` (its name), `target` and `meta` are the FX node being lowered;
-    `sizes` knows about symbolic sizes; `compiled_convolution` makes kernels of ours, where these and libraries are
-    chosen by timing, at the sizes of the graph."""
+    `sizes` knows about symbolic sizes; `compiled_convolution` makes kernels of ours for timing them beside libraries,
+    which `tunes` does now, for the sizes of the graph."""
 
     def __init__(
         self,
         sizes: SizeKnowledge = NUMBERS_ONLY,
         compiled_convolution: CompiledConvolution | None = None,
         trains: bool = False,
+        tunes: bool = False,
     ) -> None:
         self.sizes = sizes
         self.trains = trains  # the graph is the forward or the backward of a training step
-        self.compiled_convolution = compiled_convolution
+        self.compiled_convolution, self.tunes = compiled_convolution, tunes
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[Loops | Extern] = []
         self.inputs: list[str] = []
         self.origin = ""
         self.target = ""
         self.node: Any = None
-        # facts about the whole graph, but for the first by FX node, which convolution.py and concat.py find on demand
+        # facts about the whole graph, but for the first two by FX node, which lowerings find on demand
+        self.repays_product_kernels: bool | None = None
         self.saves_channels_last: bool | None = None
         self.wants_channels_last: dict[Any, bool] | None = None
         self.growing_cats: dict[Any, Any] | None = None

@@ -117,7 +117,7 @@ def quickest_for(
     rows = builder.sizes.hint(a.shape[0])
     own = products_in_tiles(a, weight, bias)
     if own:
-        if builder.compiled_convolution is None or rows * weight.numel() < TUNED_WORK:
+        if builder.compiled_convolution is None or not builder.tunes or rows * weight.numel() < TUNED_WORK:
             return own[0]
         named = {f"{one.tile.rows} x {one.tile.columns}": one for one in own}
         runs = {name: partial(product_in_tiles_runs, builder.compiled_convolution, one) for name, one in named.items()}

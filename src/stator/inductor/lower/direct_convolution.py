@@ -13,24 +13,17 @@ import torch
 from stator.base import counters
 from stator.inductor.buffers import View
 from stator.inductor.convolutions import ConvolutionTile, DirectConvolution
-from stator.inductor.devices import traits_of
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.layout import channels_last_strides, numel, same_strides
 from stator.prims.record import TensorMeta
 from stator.runtime.choices import Alternatives, quickest_on_cpu
-from stator.runtime.matrix_products import CACHE, ONEDNN, is_tuned_blas
+from stator.runtime.matrix_products import CACHE, ONEDNN
 from stator.runtime.packed_products import packed_convolution_run, packs_convolutions
 from stator.runtime.toolchain import float_lanes
 
 # Products of fewer rows read weights rather than multiply
-_SOME_ROWS = 16
-# Products of a matrix that may be another in each call have a kernel of ours only where that was quicker than BLAS and
-# oneDNN, and only where BLAS is not tuned for the processor: with AVX2; with AVX-512, with which oneDNN multiplies as
-# quickly, below so many multiplications, since its calls and loops behind them take a part of that time, and for few
-# rows, where memory decides. For fewer multiplications than `_WORK` a call takes longer than they do
-_PACKED_LANES, _WORK = 8, 1 << 14
-_WIDE_LANES, _WIDE_WORK = 16, 1 << 24
+SOME_ROWS = 16
 
 Tiles = tuple[tuple[int, int, float], ...]
 
@@ -85,50 +78,17 @@ def products_in_tiles(a: Tensor, weight: torch.Tensor, bias: Tensor | None) -> l
     plain = bias is None or (bias.shape == (columns,) and bias.dtype is a.dtype)
     if not plain or {a.dtype, weight.dtype} != {torch.float32} or a.device.type != "cpu" or not isinstance(rows, int):
         return []
-    tile = _tile(_TILES.get(float_lanes(), ()), rows, columns, inner, inner, rows) if rows >= _SOME_ROWS else None
+    tile = _tile(_TILES.get(float_lanes(), ()), rows, columns, inner, inner, rows) if rows >= SOME_ROWS else None
     if tile is None or inner == 0:
         return []
     size, one, none = (1, rows), (1, 1), (0, 0)
     return _of_each_width(DirectConvolution(1, size, size, inner, columns, 1, inner, False, one, one, none, one, tile))
 
 
-def product_by_matrix(
-    builder: LoweringBuilder, a: Tensor, b: str | View, columns: Any, bias: Tensor | None, meta: TensorMeta
-) -> Tensor | None:
-    """`a @ b + bias` by a kernel of ours, which packs parts of `b` in each call where rows are many; None for a library
-    (also if the example has little work)."""
-    rows, inner = a.shape
-    layout, tiles = builder.as_view(b).layout, _TILES.get(float_lanes(), ())
-    by_rows = layout.stride[0] != 1
-    step, apart = layout.stride[::-1] if by_rows else layout.stride
-    if is_tuned_blas() or step != 1 or not all(isinstance(size, int) for size in (inner, columns, apart)):
-        return None
-    plain = bias is None or (bias.shape == (columns,) and bias.dtype is a.dtype)
-    if not plain or {a.dtype, layout.dtype} != {torch.float32} or not traits_of(a.device).tiles:
-        return None
-    # other calls may have more rows than the example
-    some = rows if isinstance(rows, int) else max(builder.sizes.hint(rows), _SOME_ROWS)
-    if not _is_quicker_in_tiles(some, inner, columns, builder.trains):
-        return None
-    # of a block of the matrix, a panel lies in a cache, so that its depth asks for no narrow tile
-    tile = _tile(tiles, some, columns, 1, inner, some)
-    if tile is None:
-        return None
-    planned, pixel = a.planned(), inner
-    if planned is not None and planned[0][1] == 1 and isinstance(planned[0][0], int) and planned[0][0] >= inner:
-        pixel = planned[0][0]  # rows with gaps
-    size, one, none = (1, rows), (1, 1), (0, 0)
-    found = DirectConvolution(1, size, size, inner, columns, 1, pixel, False, one, one, none, one, tile, apart, by_rows)
-    given = [builder.argument(a, (pixel, 1)), b, None if bias is None else builder.argument(bias, (1,))]
-    return builder.extern(found, given, {}, [meta], style="out")[0]
-
-
-def _is_quicker_in_tiles(rows: int, inner: int, columns: int, trains: bool) -> bool:
-    """Whether a kernel of ours was quicker than libraries, with a matrix that may be another in each call. With AVX-512
-    training gains less than these kernels take to compile, a third of the first step."""
-    work, lanes = rows * inner * columns, float_lanes()
-    wide = lanes == _WIDE_LANES and not trains and (work < _WIDE_WORK or rows <= _SOME_ROWS)
-    return work >= _WORK and (lanes == _PACKED_LANES or wide)
+def matrix_tile(rows: int, inner: int, columns: int) -> ConvolutionTile | None:
+    """The tile for a product with a matrix that each call packs in part; None if there is none for so few columns. Of a
+    block of the matrix a panel lies in a cache, so that its depth asks for no narrow tile."""
+    return _tile(_TILES.get(float_lanes(), ()), rows, columns, 1, inner, rows)
 
 
 def _of_each_width(found: DirectConvolution) -> list[DirectConvolution]:
@@ -228,7 +188,12 @@ def quickest_convolution(
     """The convolution in the quickest tile; None if oneDNN, with a packed weight and a pass over the result, takes less
     time. Without max-autotune, and for little work or few channels, the tile of the rule."""
     compiled, work = builder.compiled_convolution, found.rows * found.columns * found.depth
-    if compiled is None or work < TUNED_WORK or (found.in_channels <= _FEW_CHANNELS and not found.depthwise):
+    if (
+        compiled is None
+        or not builder.tunes
+        or work < TUNED_WORK
+        or (found.in_channels <= _FEW_CHANNELS and not found.depthwise)
+    ):
         return found
     named = {f"{one.tile.rows} x {one.tile.columns}": one for one in _of_each_width(found)}
     names = (*named, ONEDNN) if packs_convolutions(weight.dtype) else tuple(named)

@@ -72,21 +72,23 @@ def lower(
     exact: bool = False,
     sizes: SizeKnowledge = NUMBERS_ONLY,
     *,
-    tunes_with: CompiledConvolution | None = None,
+    compiled_convolution: CompiledConvolution | None = None,
+    tunes: bool = False,
 ) -> Lowered:
     """Lower a functional ATen graph with `meta["val"]` on its nodes. Raises CompileError naming the node,
     and Unsupported for lowerings that do not serve symbolic sizes.
 
     sizes: what is known about the expressions in place of sizes; without it, all sizes are numbers.
     exact: only operators with bits that IEEE 754 fixes become loops; ATen is called for all others.
-    tunes_with: choose libraries by timing the sizes of this graph, beside kernels of ours that this makes.
+    compiled_convolution: makes kernels of ours for timing them beside libraries.
+    tunes: choose by timing the sizes of this graph.
 
     Optional entries of `gm.meta`: "mutated" has (input index, output position) for each output that is an input's new
     content; "free_layouts" has the positions of outputs that may have other strides than eager's; "given_strides" has
     the strides of the first inputs, where they may differ from those in their nodes' metas; "part" names the forward or
     backward of a training step.
     """
-    return _GraphLowering(gm, exact, LoweringBuilder(sizes, tunes_with, "part" in gm.meta)).run()
+    return _GraphLowering(gm, exact, LoweringBuilder(sizes, compiled_convolution, "part" in gm.meta, tunes)).run()
 
 
 class _GraphLowering:

@@ -11,8 +11,9 @@ from stator.inductor.buffers import Layout, View
 from stator.inductor.convolutions import DirectConvolution
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.constant_weights import constant_of, packed_product, quickest_for
-from stator.inductor.lower.direct_convolution import direct_product, product_by_matrix
+from stator.inductor.lower.direct_convolution import direct_product
 from stator.inductor.lower.fallback import library_results
+from stator.inductor.lower.products_by_matrix import product_by_matrix
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.record import TensorMeta
 from stator.runtime.few_rows import MOST_ROWS, is_worthwhile
@@ -81,7 +82,7 @@ def quicker_product(
     if not _takes(builder, a, b, columns, bias):
         return None
     matrix = builder.sizes.hint(inner), builder.sizes.hint(columns), _layout(builder, b).stride[1] == 1
-    found = {is_onednn_quicker(builder.sizes.hint(rows), *matrix, tunes=builder.compiled_convolution is not None)}
+    found = {is_onednn_quicker(builder.sizes.hint(rows), *matrix, tunes=builder.tunes)}
     changes = isinstance(inner, int) and isinstance(columns, int) and not isinstance(rows, int)
     if changes:
         found.update(is_known_quicker(number, *matrix) for number in _ROWS)
