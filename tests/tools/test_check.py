@@ -476,8 +476,26 @@ def test_stages_in_a_row_ask_for_one_bound() -> None:
 
 def test_a_way_that_symbols_cannot_take_is_not_known() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
-        causal = x.shape[2] // 4 - 1 > 1 and False
-        return torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=causal)
+        scales = {1: 2.0}
+        return x * scales[x.shape[2] // 4 - 1] if x.shape[2] < 12 else x  # a size is no key
 
     (constraint,) = stator.check(program, TensorSpec(("batch", 2, "rows", 4))).constraints
     assert constraint.otherwise is not None and constraint.otherwise.startswith("not known: ")
+
+
+def causal_attention(x: torch.Tensor) -> torch.Tensor:
+    x = x[:, :, 1:]
+    return torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=x.shape[2] > 1)
+
+
+def test_a_truth_of_sizes_is_an_argument_of_an_operator() -> None:
+    result = stator.check(causal_attention, TensorSpec(("batch", 2, "rows", 4)))
+    assert (result.ok, result.complete, result.runs) == (True, True, 2), str(result)
+
+
+def test_the_side_of_a_truth_that_fails_is_a_constraint() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.avg_pool1d(x, 4, ceil_mode=x.shape[1] > 8)[:, :, 2]
+
+    result = stator.check(program, TensorSpec(("batch", "rows", 10)))
+    assert (result.ok, result.complete, texts(result)) == (True, True, ["rows >= 9"]), str(result)

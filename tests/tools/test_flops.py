@@ -146,6 +146,12 @@ def test_branches_on_sizes_count_their_own_operations() -> None:
     assert [found.at(n=n) for n in (0, 1, 5, 11, 20)] == [0, 0, 0, 2 * 11**3, 2 * 20**3]
 
 
+def test_the_expression_is_that_of_most_sizes() -> None:
+    spec = TensorSpec((stator.Dim("n", example=5), "n"))
+    found = stator.flops(lambda x: x @ x if x.shape[0] == 5 else x @ x @ x, spec)
+    assert str(found.total) == "4*n*n*n"
+
+
 def test_sizes_at_which_the_program_fails_are_refused() -> None:
     found = stator.flops(lambda x: x.view(-1, 4) @ x.new_ones(4, 2), TensorSpec(("n",)))
     assert found.at(n=8) == 32

@@ -215,6 +215,10 @@ class Environment:
             self._answers[condition] = answer
         return answer
 
+    def truth(self, condition: Condition) -> bool | None:
+        """The truth of a comparison when it is made; None leaves the question to whoever needs the answer."""
+        return self.evaluate_static(condition)
+
     def _answer_together(self, condition: Conjunction | Disjunction) -> bool | None:
         """The answer of parts that contradict, or complete, each other under the facts."""
         parts = [

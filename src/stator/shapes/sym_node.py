@@ -224,7 +224,7 @@ class SymbolicNode:
     eq, ne, lt, le, gt, ge = (_of_two(one) for one in COMPARISONS)
 
     def _condition(self, condition: Condition) -> SymbolicNode:
-        known = self.environment.evaluate_static(condition)
+        known = self.environment.truth(condition)
         return SymbolicNode(self.environment, condition if known is None else known, bool)
 
     def sym_and(self, other: SymbolicNode) -> SymbolicNode:

@@ -65,13 +65,13 @@ class Search:
             for position in range(len(run.facts) - 1, start - 1, -1):
                 if len(self.runs) >= self.most:
                     return
-                turned = self._turn(run, position)
+                turned = self.turn(run, position)
                 if turned is not None:
                     waiting.append((turned, position + 1))
                     if until_passing and turned.failure is None:
                         return
 
-    def _turn(self, run: Run, position: int) -> Run | None:
+    def turn(self, run: Run, position: int) -> Run | None:
         """Run on the other side of one answer; None if no values lead there."""
         conditions = [fact.condition for fact in run.facts[:position]]
         path = (*conditions, negate(run.facts[position].condition))

@@ -42,7 +42,7 @@ class Pieces:
             search.explore(self.program.inputs.examples(), until_passing=True)
             if not search.passing:
                 raise ProgramError(_report(search.runs[0]))
-            self._runs.append(search.passing[0])
+            self._runs.append(_widened(search, search.passing[0]))
         return self._runs[0]
 
     def at(self, values: Mapping[str, int]) -> Run:
@@ -60,6 +60,16 @@ class Pieces:
             raise ProgramError(_report(run))
         self._runs.append(run)
         return run
+
+
+def _widened(search: Search, run: Run) -> Run:
+    """A passing run on the other side of an equation that the examples happen to meet: it holds for more sizes."""
+    for position, fact in enumerate(run.facts):
+        if getattr(fact.condition, "relation", "") == "==" and len(search.runs) < search.most:
+            turned = search.turn(run, position)
+            if turned is not None and turned.failure is None:
+                return _widened(search, turned)
+    return run
 
 
 def evaluated(value: Any, run: Run, values: Mapping[str, int]) -> int:

@@ -101,11 +101,19 @@ Observer = Callable[["SymbolicMode", "Program"], Any]
 
 
 class _SymbolicEnvironment(Environment):
-    """Remembers which facts make a number of a size."""
+    """Remembers which facts make a number of a size. The truth of a comparison that the program's Python makes is
+    decided at once: torch's parser refuses a SymBool where an operator takes a bool, before any mode sees the call."""
 
-    def __init__(self) -> None:
+    def __init__(self, mode: SymbolicMode) -> None:
         super().__init__(locate=current_place, assumes=True)
         self.fixed: set[Condition] = set()
+        self._mode = mode
+
+    def truth(self, condition: Condition) -> bool | None:
+        known = self.evaluate_static(condition)
+        if known is not None or isinstance(condition, bool) or self._mode.calling is not None:
+            return known
+        return self.decide(condition) if condition.symbols <= self.hints.keys() else None
 
     def specialize(self, value: Any) -> Any:
         known = len(self.facts)
@@ -134,7 +142,7 @@ class SymbolicMode(FakeMode):
     def __init__(self, values: Mapping[str, int]) -> None:
         super().__init__()
         self.unknown = UnknownSizes()
-        self.environment = self.unknown.environment = _SymbolicEnvironment()
+        self.environment = self.unknown.environment = _SymbolicEnvironment(self)
         self.values = values
         self.truths: dict[Symbol, UserPlace | None] = {}
         self._from_before: set[int] = set()
