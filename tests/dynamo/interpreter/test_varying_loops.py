@@ -537,3 +537,43 @@ def test_a_loop_backwards_over_a_list_of_changing_length_needs_no_version_for_ea
         parts = [torch.randn(2) for _ in range(count)]
         torch.testing.assert_close(compiled(parts), program(parts))
     assert counters.counts["dynamo.compiled_frames"] == before
+
+
+def in_one_chunk(x: torch.Tensor) -> list[torch.Tensor]:
+    count = x.shape[1]
+    return [x[:, begin : begin + count] * 2 + begin for begin in range(0, count, count)]
+
+
+def in_two_halves(x: torch.Tensor) -> list[torch.Tensor]:
+    count = x.shape[1]
+    return [x * begin for begin in range(-count, count, count)]
+
+
+def the_next_numbers(x: torch.Tensor) -> list[torch.Tensor]:
+    count = x.shape[1]
+    return [x * number + at for at, number in enumerate(range(count, count + 3))]
+
+
+def counts_its_chunks(x: torch.Tensor) -> list[torch.Tensor]:
+    return [x + len(range(0, x.shape[1], x.shape[1]))]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("program", [in_one_chunk, in_two_halves, the_next_numbers, counts_its_chunks])
+def test_ranges_of_one_length_for_all_sizes_are_unrolled_once(program: Any, dynamic: bool | None) -> None:
+    compiled = stator.compile(program, backend="eager", fullgraph=True, dynamic=dynamic)
+    versions = counters.counts["frames"]
+    for count in (7, 9, 12, 5, 2, 30):
+        x = torch.randn(3, count)
+        assert_same(compiled(x), program(x))
+    assert counters.counts["frames"] - versions == (1 if dynamic else 2)
+
+
+def test_a_range_leaves_the_frame_with_a_step_that_is_a_size() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, range]:
+        return x * 2, range(0, x.shape[0], x.shape[0])
+
+    compiled = stator.compile(program, backend="eager", dynamic=True)
+    for count in (3, 5, 8):
+        x = torch.randn(count)
+        assert_same(compiled(x), program(x))

@@ -121,7 +121,7 @@ class VaryingLoops:
 
     def _unrolled(self, iterator: Value, why: str) -> Value | None:
         """The item of the next turn. Facts about the bounds of a range say why it is unrolled."""
-        if _is_new_range(iterator) and iterator.container.open_bounds:  # type: ignore[attr-defined]
+        if _is_new_range(iterator) and iterator.container.has_open_length:  # type: ignore[attr-defined]
             environment = self._context.recorder.numbers.environment
             locate = environment.locate
             with environment.located(lambda: replace(locate(), why=why)):
@@ -202,7 +202,9 @@ class VaryingLoops:
         """Whether this is the iterator of a range, before its first item, whose bounds change from call to call."""
         if not self._may_end_graphs():
             return False
-        return _is_new_range(iterator) and any(map(self._changes, iterator.container.open_bounds))  # type: ignore[attr-defined]
+        if not _is_new_range(iterator) or not iterator.container.has_open_length:  # type: ignore[attr-defined]
+            return False
+        return any(map(self._changes, iterator.container.open_bounds))  # type: ignore[attr-defined]
 
     def _changes(self, number: SymbolicNumber) -> bool:
         """Whether a number depends on ints that change from call to call, or on sizes that do so often."""

@@ -20,6 +20,8 @@ from stator.dynamo.values.symbolic_numbers import (
     is_known_when_the_graph_runs,
     is_open,
 )
+from stator.shapes.conditions import compare
+from stator.shapes.expr import as_expr
 
 from .iterators import ContainerIterator
 
@@ -61,10 +63,10 @@ class SliceValue(Value):
 
 
 class RangeValue(Value):
-    """A range. `bounds`: its start, stop and step, or some of them, where they may be no constants. All uses but a loop
-    whose bounds change make constants of them."""
+    """A range. `bounds`: its start, stop and step, or some of them, where they may be no constants. All uses but loops
+    make constants of them: a loop whose bounds change, and one over a range with `turns`, its length for all sizes."""
 
-    __slots__ = ("_known", "bounds")
+    __slots__ = ("_known", "bounds", "turns")
     cls = range
 
     def __init__(
@@ -72,10 +74,12 @@ class RangeValue(Value):
         value: range | None = None,
         source: Source | None = None,
         bounds: tuple[SymbolicNumber | ConstantValue, ...] = (),
+        turns: int | None = None,
     ) -> None:
         self.source = source
         self._known = value
         self.bounds = bounds
+        self.turns = turns
 
     @property
     def example(self) -> range:
@@ -87,6 +91,11 @@ class RangeValue(Value):
         """The bounds that are no constants."""
         return [] if self._known is not None else [bound for bound in self.bounds if is_open(bound)]
 
+    @property
+    def has_open_length(self) -> bool:
+        """Whether the length is no constant."""
+        return self.turns is None and bool(self.open_bounds)
+
     def backwards(self, context: CaptureContext) -> RangeValue:
         """`self[::-1]`, with open bounds if the step is 1."""
         if not self.open_bounds or len(self.bounds) == 3:
@@ -96,10 +105,14 @@ class RangeValue(Value):
         return range_of(context, [*before, ConstantValue(-1)])
 
     def symbolic_length(self) -> Any:
-        """`len(range)` of open bounds. The step is a constant."""
-        bounds = [bound.number if is_open(bound) else bound.constant() for bound in self.bounds]
-        start, stop, step = [0, *bounds, 1] if len(bounds) == 1 else [*bounds, 1][:3]
+        """`len(range)` of open bounds. The step is a constant, unless the length is one."""
+        if self.turns is not None:
+            return self.turns
+        start, stop, step = (bound.number if is_open(bound) else bound.constant() for bound in self._all_bounds())
         return torch.sym_max(0, -((start - stop) // step) if step > 0 else -((stop - start) // -step))
+
+    def _all_bounds(self) -> list[SymbolicNumber | ConstantValue]:
+        return _all_bounds(self.bounds)
 
     def real(self) -> Any:
         return self.constant()
@@ -116,8 +129,13 @@ class RangeValue(Value):
         return context.run_real(len, (self.constant(),))
 
     def iterate(self, context: CaptureContext) -> Iterator[Value]:
-        for number in self.constant():
-            yield ConstantValue(number)
+        if self.turns is None or not self.open_bounds:
+            for number in self.constant():
+                yield ConstantValue(number)
+            return
+        start, _, step = self._all_bounds()
+        for turn in range(self.turns):
+            yield context.binary(operator.add, start, context.binary(operator.mul, step, ConstantValue(turn)))
 
     def iterator(self, context: CaptureContext) -> Value:
         kind: type = type(iter(self.example))
@@ -144,18 +162,39 @@ class RangeValue(Value):
 
 
 def range_of(context: CaptureContext, bounds: Sequence[Value], source: Source | None = None) -> RangeValue:
-    """`range(*bounds)`. Numbers that change stay open, but for the step."""
+    """`range(*bounds)`. Numbers that change stay open, the step only where the length is one for all sizes."""
     if any(is_open(bound) and is_known_when_the_graph_runs(bound) for bound in bounds):
         raise unsupported("data-dependent-value", "a range over a number that is known when the graph runs")
+    turns = _turns(bounds)
     kept = tuple(
-        bound if is_open_bound(bound) and at < 2 else ConstantValue(context.index_of(bound))
+        bound if is_open_bound(bound) and (at < 2 or turns is not None) else ConstantValue(context.index_of(bound))
         for at, bound in enumerate(bounds)
     )
-    made = RangeValue(None, source, kept)
+    made = RangeValue(None, source, kept, turns)
     if len(kept) not in (1, 2, 3) or not made.open_bounds:
         return RangeValue(context.run_real(range, tuple(bound.constant() for bound in kept)), source)
     context.run_real(lambda: made.example, ())  # raises the program's error about the step
     return made
+
+
+def _all_bounds(bounds: Sequence[Any]) -> list[Any]:
+    """Start, stop and step."""
+    return [ConstantValue(0), *bounds, ConstantValue(1)] if len(bounds) == 1 else [*bounds, ConstantValue(1)][:3]
+
+
+def _turns(bounds: Sequence[Value]) -> int | None:
+    """The length of a range if it is one for all sizes: `range(0, n, n)` has one turn. None if it is not, for a step
+    that may be negative, and for constant bounds."""
+    if not 1 <= len(bounds) <= 3 or not any(map(is_open_bound, bounds)):
+        return None
+    if not all(is_open_bound(bound) or type(getattr(bound, "value", None)) is int for bound in bounds):
+        return None
+    environment = next(bound for bound in bounds if is_open_bound(bound)).symbols.environment
+    start, stop, step = (bound.expression if is_open(bound) else as_expr(bound.value) for bound in _all_bounds(bounds))
+    if environment.evaluate_static(compare(">", step, 0)) is not True:
+        return None
+    length = environment.simplify(-((start - stop) // step)).constant
+    return None if length is None else max(length, 0)
 
 
 def is_open_bound(bound: Value) -> TypeGuard[SymbolicNumber]:
