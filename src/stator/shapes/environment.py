@@ -17,7 +17,7 @@ from stator.base.errors import Unsupported
 
 from .conditions import Comparison, Condition, Conjunction, Disjunction, compare, conjunction, disjunction, negate
 from .expr import Expr, ExprLike, Ranges, Symbol, as_expr
-from .floats import FloatExpr, IntCall, exactly_rounded
+from .floats import FloatExpr, IntCall, exactly_rounded, to_single
 from .intervals import Bound
 from .lower_bounds import above_corner, below_extrema, by_bounds, without_quotients
 from .simplify import simplify
@@ -27,6 +27,7 @@ UNBOUNDED: tuple[Bound, Bound] = (-math.inf, math.inf)
 SMALLEST_SIZE = 1
 # Larger sizes of inputs are no symbols. Floats hold products of smaller ones with short factors exactly.
 LARGEST_SIZE = 1 << 40
+_MOST_OF_SINGLES = (LARGEST_SIZE, 1 << 21, 1 << 16)  # high ends of sizes to try, where floats of 32 bits are rounded
 # The least size that neither broadcasts nor makes the stride of its dimension meaningless
 _SEVERAL = 2
 # The stand-in for a number without a hint where nothing but strides depends on the answer. Likely divisors of sizes
@@ -166,17 +167,25 @@ class Environment:
 
     def without_floats(self, value: Any) -> Any:
         """An equal expression of ints for a float that is rounded to an int, where floats are exact for all numbers in
-        the ranges: `floor(n * 0.5)` is `n // 2`."""
+        the ranges: `floor(n * 0.5)` is `n // 2`. Floats of 32 bits may need smaller ranges of sizes."""
         if not isinstance(value, IntCall):
             return value
-        ranges = {symbol: self._range(symbol) for symbol in value.symbols}
-        for symbol in value.symbols & self.limits.keys():
-            ranges[symbol] = ranges[symbol][0], min(ranges[symbol][1], self.limits[symbol])
-        found = exactly_rounded(value, ranges)
-        if found is None:
-            return value
-        self.ranges.update(ranges)
-        return found
+        for most in _MOST_OF_SINGLES if to_single in value.functions else (LARGEST_SIZE,):
+            ranges = {symbol: self.limited_range(symbol, most) for symbol in value.symbols}
+            found = exactly_rounded(value, ranges)
+            if found is not None:
+                self.ranges.update(ranges)
+                return found
+        return value
+
+    def limited_range(self, symbol: Symbol, most: int = LARGEST_SIZE) -> tuple[Bound, Bound]:
+        """The range of a symbol, up to the limit that holds, and up to `most` if it is a size whose example allows
+        this."""
+        low, high = self._range(symbol)
+        if symbol not in self.limits:
+            return low, high
+        high = min(high, self.limits[symbol])
+        return low, min(high, most) if self.hints.get(symbol, most) <= most else high
 
     def has_hint(self, value: Any) -> bool:
         return value.symbols <= self.hints.keys() if isinstance(value, (Expr, FloatExpr)) else True

@@ -6,6 +6,7 @@ comparison Python's truth also for infinity and NaN.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +25,9 @@ INFIX: dict[Function, str] = {
 }
 ROUNDINGS: tuple[Function, ...] = (math.floor, math.ceil, math.trunc, int, round)
 DOWN: tuple[Function, ...] = (math.floor, math.trunc, int)  # if the float is not negative
-_EXACT = 1 << 52
+# Numbers for which a quotient and the rounded sums behind it stay on their side of each integer, with 53 and 24 bits.
+_EXACT, _EXACT_SINGLE = 1 << 51, 1 << 22
+_MOST_SUMS = 3  # behind a quotient
 _UNKNOWN = (math.nan, math.nan)
 
 
@@ -73,6 +76,8 @@ class FloatExpr:
             return (low, high) if self.function is float or math.isfinite(low + high) else _UNKNOWN
         if self.function is operator.neg:
             return -known[0][1], -known[0][0]
+        if self.function is to_single:
+            return to_single(known[0][0]), to_single(known[0][1])
         return self._bounds_of_two(*known) if len(known) == 2 else _UNKNOWN
 
     def _bounds_of_two(self, left: tuple[float, float], right: tuple[float, float]) -> tuple[float, float]:
@@ -99,6 +104,12 @@ def quotient(dividend: float, divisor: float) -> float:
         return dividend / divisor
     undefined = not dividend or math.isnan(dividend)
     return math.nan if undefined else math.copysign(math.inf, dividend) * math.copysign(1.0, divisor)
+
+
+def to_single(number: float) -> float:
+    """The number rounded to a float of 32 bits. Sums, products and quotients that are rounded from 64 bits are those
+    of 32 bits."""
+    return ctypes.c_float(number).value
 
 
 def depth_of(value: Any) -> int:
@@ -180,17 +191,19 @@ def exactly_rounded(value: IntCall, ranges: Ranges) -> Expr | None:
     if found is None:
         return None
     top, bottom, exact = found
-    if max(abs(end) for one in exact for end in one.bounds(ranges)) + bottom > _EXACT:
+    most = _EXACT_SINGLE if to_single in value.functions else _EXACT
+    if max(abs(end) for one in exact for end in one.bounds(ranges)) + bottom > most:
         return None
     if function is math.ceil:
         return -floor_div(-top, bottom)
     return floor_div(top, bottom) if function is math.floor or top.bounds(ranges)[0] >= 0 else None
 
 
-def _exact_ratio(value: Any, last: bool = True) -> tuple[Expr, int, list[Expr]] | None:
+def _exact_ratio(value: Any, sums: int = _MOST_SUMS) -> tuple[Expr, int, list[Expr]] | None:
     """(t, b, ...) with value == t/b, as long as floats hold t, and the further expressions, exactly. None if there is
-    none. `last`: nothing but a rounding follows, so that the quotient by any number will do, and not of two's powers
-    alone: it is farther from the next integer than it is rounded."""
+    none. `sums`: as many sums with ints follow at most, and then a rounding to an int. So the quotient by any number
+    will do, and not of two's powers alone: it is farther from the next integer than all of these are rounded. -1 if
+    something else follows."""
     if isinstance(value, Expr):
         return value, 1, [value]
     if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
@@ -198,23 +211,34 @@ def _exact_ratio(value: Any, last: bool = True) -> tuple[Expr, int, list[Expr]] 
         return constant(over), under, []
     if not isinstance(value, FloatExpr):
         return None
-    parts = [found for one in value.operands if (found := _exact_ratio(one, last=False)) is not None]
+    function = value.function
+    if function is to_single:
+        return _exact_ratio(value.operands[0], sums)
+    within = sums - 1 if function in (operator.add, operator.sub) and any(map(_is_int, value.operands)) else -1
+    parts = [found for one in value.operands if (found := _exact_ratio(one, max(within, -1))) is not None]
     if len(parts) < len(value.operands):
         return None
     (top, bottom, held), *others = parts
     other, below, more = others[0] if others else (constant(1), 1, [])
-    function, number = value.function, other.constant or 0
-    if function in (operator.truediv, quotient) and number > 0 and (last or number & (number - 1) == 0):
+    number = other.constant or 0
+    if function in (operator.truediv, quotient) and number > 0 and (sums >= 0 or number & (number - 1) == 0):
         top, bottom = top * below, bottom * number
     elif function is operator.mul:
         top, bottom = top * other, bottom * below
     elif function in (operator.add, operator.sub):
-        common = max(bottom, below)
+        common = math.lcm(bottom, below)
         top = top * (common // bottom) + other * (common // below) * (1 if function is operator.add else -1)
         bottom = common
     elif function is not float:
         return None
     return top, bottom, [top, *held, *more]
+
+
+def _is_int(value: Any) -> bool:
+    """Whether an operand is a whole number."""
+    if isinstance(value, FloatExpr):
+        return value.function in (float, to_single) and _is_int(value.operands[0])
+    return isinstance(value, Expr | int) or (isinstance(value, float) and value.is_integer())
 
 
 def scaled(atom: Any) -> tuple[Expr, float] | None:

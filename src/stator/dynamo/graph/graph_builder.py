@@ -138,9 +138,7 @@ class GraphBuilder:
         return self.root.inserting_after(last) if last is not None else self.root.inserting_before(first)
 
     def unfix_input(self, value: TensorValue) -> None:
-        for at, entry in enumerate(self.inputs):
-            if entry.example is value.obj:
-                self.inputs[at] = replace(entry, is_static=False)
+        self.inputs[:] = [replace(one, is_static=False) if one.example is value.obj else one for one in self.inputs]
 
     def _input_name(self, text: str) -> str:
         text = re.sub(r"\.__dict__\['_(?:modules|parameters|buffers)'\]|__dict__", "", text)
@@ -224,7 +222,7 @@ class GraphBuilder:
         if noticed and may_fail(self.context, target, args):
             self.noticed = f"{operation_name(target)}, inside of `try` or `with`,"
             self.keep_repeatable()
-        self.used, self.taken_numbers, self.mode.read = [], [], []
+        self.used, self.taken_numbers, self.mode.read, self.mode.reads_sizes = [], [], [], False
         is_part = hasattr(target, "graph_callable")  # the subgraph's own operators have decided
         self.takes_floats = is_part or type(_callee(target)) is not FunctionType
         self.takes_ints = is_part or (self.takes_floats and operation_name(target).strip("_") in _ARITHMETIC)
@@ -241,6 +239,8 @@ class GraphBuilder:
             if (numbers := in_place_of_reads(self, args, kwargs)) is None:
                 raise
             return self.record(kind, target, run, *numbers)
+        if self.mode.reads_sizes and (numbers := in_place_of_reads(self, args, kwargs)) is not None:
+            return self.record(kind, target, run, *numbers)  # so that sizes are expressions for the backend, too
         changed = [value for value, version in self.used if version_of(value.fake) != version]
         if self.taken_numbers and self._numbers_decide_gradients(target, kwargs, result, changed):
             for number in self.taken_numbers:

@@ -66,6 +66,7 @@ class CaptureFakeMode(FakeMode):
         self.keeps_unknown_sizes = True
         self.has_unknown_sizes = False
         self.read: list[tuple[FakeTensor, Any]] = []  # by the current operator: whole numbers in tensors
+        self.reads_sizes = False  # does one of these follow from sizes?
         self.copies: list[PossibleView] = []
         self._unnoted = 0
 
@@ -103,6 +104,13 @@ class CaptureFakeMode(FakeMode):
         if func in SCALAR_READS:
             self.read.append((tensors[0], result))
         return self._wrap(op_info(func), result, tensors)
+
+    def number_of_sizes(self, fake: FakeTensor) -> Any:
+        number = super().number_of_sizes(fake)
+        if number is not None:
+            self.read.append((fake, number))
+            self.reads_sizes = True
+        return number
 
     def unknown_size(self) -> Any:
         if not self.may_keep_unknown_numbers():

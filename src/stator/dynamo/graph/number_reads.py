@@ -12,7 +12,9 @@ from torch import fx
 from stator.dynamo.values.base import CaptureContext, Value
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
-from stator.dynamo.values.tensors.tensor import TensorValue
+from stator.dynamo.values.containers.slices import SliceValue
+from stator.dynamo.values.tensors.tensor import TensorValue, truths
+from stator.graph.fake.scalar_expressions import scalar_of
 from stator.graph.fake.unknown_sizes import WHOLE
 
 # Elements of a tensor that becomes a list: each number costs a millisecond of capture, so that a break is cheaper for
@@ -35,6 +37,8 @@ def may_be_read(context: CaptureContext, tensor: TensorValue, listed: bool = Fal
 
 def read_number(recorder: Any, tensor: TensorValue) -> Value:
     """`tensor.item()`. Copies a float or bool, because operators may write to the tensor before its use."""
+    if (number := number_of_sizes(recorder, tensor)) is not None:
+        return number
     dtype = tensor.fake.dtype
     if dtype not in WHOLE:
         record = recorder.context.record_method
@@ -47,6 +51,22 @@ def read_number(recorder: Any, tensor: TensorValue) -> Value:
     node.meta["data_dependent"] = True
     recorder.numbers.note_number(number, node)
     return recorder.numbers.number(number)
+
+
+def number_of_sizes(recorder: Any, tensor: TensorValue) -> Value | None:
+    """The number in a tensor that follows from sizes."""
+    scalar = scalar_of(tensor.fake)
+    if scalar is None or (scalar.known_from and not recorder.mode.rely_on(scalar.known_from)):
+        return None
+    return recorder.numbers.value(scalar.expression)  # type: ignore[no-any-return]
+
+
+def _truth_of_sizes(context: CaptureContext, value: TensorValue, at_branch: bool) -> bool | None:
+    number = number_of_sizes(context.recorder, value)
+    return None if number is None else number.truth(context)
+
+
+truths.append(_truth_of_sizes)
 
 
 def read_list(recorder: Any, tensor: TensorValue) -> Value:
@@ -117,6 +137,10 @@ def _with_numbers(recorder: Any, values: list[Value], read: set[int]) -> list[Va
     for value in given:
         if isinstance(value, TensorValue) and id(value.fake) in read:
             value = read_number(recorder, value)
+        elif type(value) is SliceValue:
+            ends = [value.start, value.stop, value.step]
+            items = _with_numbers(recorder, ends, read)
+            value = value if items is ends else SliceValue(items[0], items[1], items[2])
         elif type(value) is TupleValue or type(value) is ListValue:
             items = _with_numbers(recorder, value.items, read)  # type: ignore[arg-type]
             value = value if items is value.items else type(value)(items)

@@ -23,15 +23,18 @@ from stator.prims.layout import numel
 from stator.prims.record import ShapeRule, TensorMeta
 from stator.prims.refusal import Refused
 from stator.prims.type_promotion import number_dtype
+from stator.shapes.expr import Expr
+from stator.shapes.sym_node import to_sym_int
 
 from .constant_tracking import UNINITIALIZED_FACTORIES, lies_within, origins, track_factory, track_write
 from .fake_tensor import FakeStorage as FakeStorage
 from .fake_tensor import FakeTensor as FakeTensor
 from .fake_tensor import flat_tensors
-from .meta_kernels import infer_by_meta_kernel
+from .meta_kernels import infer_by_meta_kernel, result_device
 from .number_stand_ins import DataDependent as DataDependent
 from .number_stand_ins import Number, holds_numbers, replace_numbers, stand_in, takes_unknown_numbers
 from .refused_arguments import eager_error
+from .scalar_expressions import follow_scalar, scalar_of
 from .symbolic_rules import by_rule, has_symbols
 from .wrapper_subclasses import WrapperLayout, is_wrapper_class, refuse_moved_generators, with_gradient_of
 from .writes import check_keeps_storage, check_overlap
@@ -194,7 +197,7 @@ class FakeMode(TorchDispatchMode):
         source = new if isinstance(new, FakeTensor) else self.constant(new)
         torch.Tensor.data.__set__(fake, source)  # type: ignore[attr-defined]
         fake.meta, fake.fake_storage = source.meta, source.fake_storage
-        fake.constant, fake.known_from = source.constant, source.known_from
+        fake.constant, fake.known_from, fake.scalar = source.constant, source.known_from, source.scalar
         if source.constant is not None:
             fake.constant_version = source.constant_version
 
@@ -245,6 +248,8 @@ class FakeMode(TorchDispatchMode):
             self._follow_constants(func, args, kwargs, tensors, result)
         if func in KNOWN_VALUE_FACTORIES or func in UNINITIALIZED_FACTORIES:
             track_factory(func, result)
+        if type(result) is FakeTensor and not result.meta.shape:
+            follow_scalar(func, args, kwargs, result)
         return result
 
     def _with_numbers(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -414,6 +419,8 @@ class FakeMode(TorchDispatchMode):
         if any(value is None for value in values):
             if func in SCALAR_READS and tensors[0].dtype.is_floating_point:
                 return self.number_held_by(tensors[0])
+            if func in SCALAR_READS and (number := self.number_of_sizes(tensors[0])) is not None:
+                return number
             node = torch._C._current_autograd_node()
             formula = None if node is None else formulas.get((func, node.name()))
             result = NotImplemented if formula is None else formula(self, node, args)
@@ -458,6 +465,15 @@ class FakeMode(TorchDispatchMode):
         """Return the number in a zero-dim tensor as a symbolic number, which operators take without knowing its
         value."""
         return Number.unknown().argument
+
+    def number_of_sizes(self, fake: FakeTensor) -> Any:
+        """Return the int or truth in a tensor that follows from sizes; None if it does not."""
+        scalar = scalar_of(fake)
+        if scalar is None or (scalar.known_from and not self.rely_on(scalar.known_from)):
+            return None
+        if isinstance(scalar.expression, Expr):
+            return to_sym_int(scalar.environment, scalar.expression)
+        return scalar.environment.decide(scalar.expression)
 
     def _constant_results(self, result: Any) -> Any:
         if isinstance(result, torch.Tensor):
@@ -535,19 +551,6 @@ def meta_of_real(tensor: torch.Tensor, lazy: bool = False) -> TensorMeta:
     if isinstance(tensor, FakeTensor):
         return tensor.meta
     return TensorMeta(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device, tensor.storage_offset())
-
-
-def result_device(args: Sequence[Any], kwargs: dict[str, Any], tensors: Sequence[FakeTensor]) -> torch.device:
-    """Return the explicit device, or else the device of the first tensor that is not a CPU scalar."""
-    explicit = kwargs.get("device")
-    if explicit is not None:
-        return as_device(explicit)
-    found = None
-    for tensor in tensors:
-        device = tensor.meta.device
-        if found is None or (found.type == "cpu" and device.type != "cpu"):
-            found = device
-    return found if found is not None else as_device(torch.get_default_device())
 
 
 def _to_values(value: Any) -> Any:

@@ -111,6 +111,8 @@ class FakeTensor(torch.Tensor):
     real_value: torch.Tensor | None = None
     # The origins of the known value, if it may differ in the next call: see FakeMode.rely_on.
     known_from: frozenset[Any] = frozenset()
+    # The number in a tensor without dimensions, if it follows from sizes: see scalar_expressions.
+    scalar: Any = None
     # The storage and version that hold fresh uniform random numbers: see rng_comparisons.
     drawn: tuple[FakeStorage, int] | None = None
 

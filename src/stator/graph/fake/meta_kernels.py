@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from stator.base import counters
 from stator.base.errors import StatorError, Unsupported
 from stator.base.signals import raised_by_signal_handler
 from stator.graph.ir.schema import SchemaFacts, argument, op_info
+from stator.prims.devices import as_device
 from stator.prims.layout import holds
 from stator.prims.record import TensorMeta
 
@@ -159,3 +160,16 @@ def _from_meta(result: Any, info: SchemaFacts, position: int, args: tuple[Any, .
         if info.target is not aten.as_strided.default:  # meta tensors start at offset 0
             offset = offset + args[source].meta.offset
     return TensorMeta(tuple(result.shape), result.stride(), result.dtype, device, offset, view_of)
+
+
+def result_device(args: Sequence[Any], kwargs: dict[str, Any], tensors: Sequence[FakeTensor]) -> torch.device:
+    """Return the explicit device, or else the device of the first tensor that is not a CPU scalar."""
+    explicit = kwargs.get("device")
+    if explicit is not None:
+        return as_device(explicit)
+    found = None
+    for tensor in tensors:
+        device = tensor.meta.device
+        if found is None or (found.type == "cpu" and device.type != "cpu"):
+            found = device
+    return found if found is not None else as_device(torch.get_default_device())
