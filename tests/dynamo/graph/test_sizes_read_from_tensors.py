@@ -65,6 +65,16 @@ def test_one_program_for_all_grids(program, backend: str) -> None:
     check_sizes(program, make, sizes=(4, 8, 2, 12), dynamic=True, backend=backend, versions=1)
 
 
+@pytest.mark.parametrize("program", [merged, positions, attended], ids=lambda one: one.__name__)
+def test_the_second_grid_makes_the_program_for_all(program) -> None:
+    def make(size: int) -> list[torch.Tensor]:
+        grid = torch.tensor([[size, 4], [6, size + 2]])
+        stator.mark_static(grid)  # lists have fixed lengths
+        return [torch.randn(int(grid.prod(-1).sum()), 4), grid]
+
+    check_sizes(program, make, sizes=(4, 8, 2, 12), versions=2)
+
+
 def padded(x: torch.Tensor, amounts: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     left, right = amounts.tolist()
     return F.conv1d(F.pad(x, (left, right)), weight)

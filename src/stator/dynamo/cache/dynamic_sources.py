@@ -3,7 +3,7 @@ guards reveal them. No torch here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -26,6 +26,12 @@ def contents(tensor: Any) -> tuple[int, ...]:
 
 def contents_source(source: Source) -> Source:
     return CallSource(contents, (source,))
+
+
+def contents_change(changing: Mapping[Source, int], source: Source) -> bool:
+    """Whether the program is to read the numbers in a tensor anew. Those of inputs change like sizes; those of buffers
+    are settings more often."""
+    return changing.get(contents_source(source), 0) >= (OFTEN if is_buffer(source) else 1)
 
 
 def memory_offset(tensor: Any) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from stator.dynamo.cache.dynamic_sources import OFTEN, contents, contents_source
+from stator.dynamo.cache.dynamic_sources import OFTEN, contents, contents_change, contents_source
 from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.guards.source import CallSource, is_buffer
 from stator.dynamo.values.base import CaptureContext, unsupported
@@ -46,7 +46,7 @@ def follow_contents(context: CaptureContext, value: TensorValue) -> None:
         return
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or value.fake.tracked_value() is not None:  # type: ignore[attr-defined]
         return
-    if value.fake.fake_storage.version or context.changing.get(contents_source(value.source), 0) >= OFTEN:  # type: ignore[attr-defined,arg-type]
+    if value.fake.fake_storage.version or contents_change(context.changing, value.source):  # type: ignore[attr-defined,arg-type]
         return
     with torch._C._InferenceMode(False), torch.no_grad():
         value.fake.hold(torch.empty_like(tensor).copy_(tensor), frozenset((value,)))  # type: ignore[attr-defined]
