@@ -45,6 +45,7 @@ _BUSY_WITH_GROUPS = 64
 # Bounds of what was timed
 _MOST_DEPTH = 1024  # that one program adds up: the library shares a greater depth, too
 _MOST_OF_FEW_ROWS = 2048  # columns and depth of few rows
+_MOST_OF_TWO_ROWS = 1 << 21  # elements of a matrix
 _MOST_SHARED_DEPTH = 4096
 _MOST_COLUMNS, _MOST_PLAIN_COLUMNS, _MOST_COLUMNS_OF_MANY_ROWS = 6144, 1024, 3072
 _TABLE = 8192  # more columns are a table of words
@@ -186,6 +187,8 @@ def _few_rows(rows: int, columns: int, depth: int) -> Tile | None:
     library two to three kernels."""
     if rows > _FEW_ROWS or max(columns, depth) > _MOST_OF_FEW_ROWS:
         return None
+    if rows <= 2 and columns * depth > _MOST_OF_TWO_ROWS:
+        return None  # the library reads such a matrix faster
     return _FLAT if depth <= _FLAT.depth else _SMALL_FLAT
 
 
