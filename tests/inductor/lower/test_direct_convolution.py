@@ -662,3 +662,13 @@ def test_products_of_many_rows_are_timed_with_some(monkeypatch: pytest.MonkeyPat
     with torch.no_grad():
         stator.freeze(Layers().eval(), mode="max-autotune")(torch.randn(210, 160))
     assert set(ran) == {64}
+
+
+@pytest.mark.skipif(LANES != 16, reason="loops that follow have no registers to themselves")
+@pytest.mark.parametrize("across", [18, 17])
+def test_loops_that_follow_read_sums_in_registers(across: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whole tiles, and a tile that computes its last position several times."""
+    monkeypatch.setenv("STATOR_DUMP", str(tmp_path))
+    check(nn.Sequential(nn.Conv2d(40, 64, 1), nn.Hardswish()), torch.randn(1, 40, 7, across))
+    (kernels,) = tmp_path.glob("*/60_code.cpp")
+    assert re.search(r"const vf32 t\d+ = a5_3;", kernels.read_text())

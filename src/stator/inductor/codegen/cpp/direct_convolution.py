@@ -8,19 +8,19 @@ matrix as it lies in memory, also on whether rows are few, many, or a symbol.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import gcd
 
 from stator.inductor.buffers import Buffer
-from stator.inductor.codegen.kernel import Kernel, KernelValue, merge
+from stator.inductor.codegen.kernel import Kernel, merge
 from stator.inductor.convolutions import DirectConvolution
 from stator.inductor.schedule.groups import SUMS, ConvolutionGroup, Group
 from stator.inductor.sizes import SizeKnowledge
 from stator.runtime.toolchain import float_lanes, nearest_cache, second_level_cache
 from stator.shapes.expr import ExprLike
 
-from .emit import Emitter
+from .following_loops import LINE, FollowingLoops, LoopsInRegisters, is_short
 from .indices import CppIndexPrinter
 from .vectorize import LoopOrder
 
@@ -35,7 +35,6 @@ _NEAR = 1 << 20
 _REGISTERS = 16  # of AVX2
 _ALL_REGISTERS = ", ".join(f'"xmm{at}"' for at in range(_REGISTERS))
 _UNROLLED = (4, 3, 2, 1)  # channels between two comparisons of their number: the first that divides it
-_LINE = 16  # float32 that come into a cache at once
 # Channels that tiles of one tap multiply before those of the next rows, where the images of a tile leave the nearest
 # cache: 197 x 3072 x 768 take 0.94 of the time, 49 x 2048 x 512 0.87 to 0.92. Panels of fewer take longer
 _PANEL = 384
@@ -47,6 +46,7 @@ _ROWS_OF_PACKED = 256
 _FEW_ROWS = 24
 # The same for a matrix that lies by rows, and the sums that wait in the nearest cache meanwhile
 _FEW_ROWS_BY_ROWS, _SUMS_AT_ONCE = 8, 4096
+_FEW_REGISTERS = 3
 # Taps that multiply so many channels take less time than finding where they are
 _FEW_CHANNELS = 8
 
@@ -72,9 +72,13 @@ def print_convolution(
     kernel = merge(loops, buffers, knowledge, CppIndexPrinter)
     pointers = {name: f"in{at}" for at, name in enumerate(group.reads)}
     pointers |= {name: f"out{at}" for at, name in enumerate(group.writes)}
-    emitter = _FollowingLoops(kernel, LoopOrder((0, 2, 1), (), 2), pointers | {SUMS: "tile"}, buffers)
+    order, places = LoopOrder((0, 2, 1), (), 2), pointers | {SUMS: "tile"}
+    emitter = FollowingLoops(kernel, order, places, buffers)
     images, weight = pointers[group.images.base], pointers[group.weight.base]
     printer = _Convolution(convolution)
+    if printer.leaves_registers and is_short(kernel, len(printer.positions) * len(printer.vectors)):
+        tile = (printer.positions, printer.vectors)
+        printer.in_registers = LoopsInRegisters(kernel, order, places, buffers, tile).emit()
     statements = [
         f"const float *const images = {images} + image_offset, *const weight = {weight} + weight_offset;",
         *printer.tiles(list(emitter.prefetches()), emitter.emit()),
@@ -116,65 +120,28 @@ def _sizes(c: DirectConvolution) -> dict[str, ExprLike]:
 def _near_memory(c: DirectConvolution) -> dict[str, ExprLike]:
     """chunk: positions that tiles of all channels read before the next come: where the kernel fits into the cache few,
     so that results are written in order, else many. panel: channels that tiles multiply before those of the next rows.
-    far_images: whether images are asked for before their use."""
+    far_images: whether images are asked for before their use; 2: to come into the second-level cache, where the lines
+    that taps read fill the nearest one."""
     images, weight, height = 4 * c.rows * c.pixel * c.stride[0] * c.stride[1], 4 * c.packed_elements, c.tile.rows
     near_weight = weight <= _CACHED_WEIGHT and c.taps == 1
     if weight <= _CACHED_WEIGHT:
-        chunk = max(24 // height, c.tile.columns // _LINE) * height  # meanwhile the next block's weights come
+        chunk = max(24 // height, c.tile.columns // LINE) * height  # meanwhile the next block's weights come
     else:
         chunk = c.rows if images <= _UNCUT_IMAGES else _CACHED_BESIDE_BLOCK * c.rows // images
     many = not near_weight and 4 * height * c.pixel >= nearest_cache()
     if c.depthwise or (c.groups > 1 and c.taps > 1):  # the groups of a position lie apart
-        far_images = images > second_level_cache() // 4
+        lines = 4 * c.kernel[0] * c.size[1] * c.pixel
+        far_images = (1 + (2 * lines >= 3 * nearest_cache())) * (images > second_level_cache() // 4)
     else:
-        far_images = near_weight and images > _NEAR
-    return {"chunk": chunk, "panel": _PANEL if many else c.in_channels, "far_images": int(far_images)}
-
-
-class _FollowingLoops(Emitter):
-    """The loops behind the sums, over the positions and channels of a tile."""
-
-    def _parallel_loop(self) -> None:
-        return None
-
-    def loop(self, loop: int, body: Callable[[], None], shared: bool = False) -> None:
-        name = self.kernel.loops[loop].name
-        if loop == 0:
-            body()
-            return
-        head = f"{name} = row; {name} < row + count; ++{name}"
-        if loop == self.order.vector:
-            head = f"{name} = column; {name} < column + width; {name} += LANES"
-        with self.block(f"for (int64_t {head})"):
-            body()
-
-    def prefetches(self) -> Iterator[str]:
-        """Text that asks for what these loops read and write, before they run."""
-        _, row, column = self.kernel.loops
-        reads = [value.args[:2] for value in self.kernel.values if value.name == "load" and value.args[0] != SUMS]
-        writes = [(store.buffer, store.index) for store in self.kernel.stores]
-        for places, written in ((reads, 0), (writes, 1)):
-            for buffer, index in dict.fromkeys(places):
-                if {row, column} <= index.symbols and not index.symbols & self.kernel.indirect.keys():
-                    begin = "row + further"
-                    yield f"for (int64_t {row.name} = {begin}; {row.name} < {begin} + count; ++{row.name})"
-                    ends = f"{column.name} < column + width"
-                    yield f"    for (int64_t {column.name} = column; {ends}; {column.name} += {_LINE})"
-                    yield f"        __builtin_prefetch({self.at(buffer, index)}, {written});"
-
-    def load(self, value: KernelValue, vector: bool) -> str:
-        if value.args[0] != SUMS:
-            return super().load(value, vector)
-        _, row, column = (symbol.name for symbol in self.kernel.loops)
-        if self.kernel.sizes[1] == 1:  # has no loop
-            return f"load(tile + {column} - column)"
-        return f"load(tile + ({row} - row) * width + {column} - column)"
+        far_images = int(near_weight and images > _NEAR)
+    return {"chunk": chunk, "panel": _PANEL if many else c.in_channels, "far_images": far_images}
 
 
 class _Convolution:
     def __init__(self, convolution: DirectConvolution) -> None:
         self.convolution = convolution
         tile = convolution.tile
+        self.in_registers: list[str] = []  # text that reads the sums where they are, if any
         # where each position of the result reads one of the images, at the same place
         self.of_positions = (convolution.kernel, convolution.stride, convolution.padding) == ((1, 1), (1, 1), (0, 0))
         self.few_channels = convolution.in_channels <= _FEW_CHANNELS and not self.of_positions
@@ -185,6 +152,13 @@ class _Convolution:
         self.positions, self.vectors = range(tile.rows), range(max(1, tile.columns // float_lanes()))
         needed = (tile.rows + 1) * len(self.vectors) + (0 if convolution.depthwise else 1)
         self.run = _RUN if float_lanes() == 8 else 1  # with AVX-512, runs of 32 took 1.1 of ResNet-50's time on a Xeon
+        # loops that follow need some: where they take those of sums, sums go through memory in each step
+        self.leaves_registers = (
+            not convolution.depthwise
+            and float_lanes() == 16
+            and len(self.vectors) > 1
+            and needed + _FEW_REGISTERS <= 2 * _REGISTERS
+        )
         self.fills_registers = float_lanes() == 8 and needed <= _REGISTERS  # others have twice as many
 
     def tiles(self, prefetches: list[str], following: list[str]) -> Iterator[str]:
@@ -227,8 +201,9 @@ class _Convolution:
         yield "            const int64_t lines = taps_down < stride_down ? taps_down : stride_down;"
         yield "            for (int64_t y = 0; y < lines; ++y, ahead -= across * pixel)"
         yield f"                for (int64_t x = 0; x < {rows} * stride_across; ++x)"
-        yield f"                    for (int64_t at = 0; at < width; at += {_LINE})"
-        yield "                        __builtin_prefetch(ahead + x * pixel + at, 0, 2);"  # the nearest cache is full
+        yield f"                    for (int64_t at = 0; at < width; at += {LINE})"
+        yield "                        if (far_images > 1) __builtin_prefetch(ahead + x * pixel + at, 0, 2);"
+        yield "                        else __builtin_prefetch(ahead + x * pixel + at);"
         yield "        }"
         yield "        if (far_results) {"
         yield from ("            " + text for text in prefetches)
@@ -261,9 +236,10 @@ class _Convolution:
         yield "                    w += width;"
         yield "                }"
         yield "            }"
-        yield from ("            " + text for text in self._stores())
+        yield from ("            " + text for text in self.in_registers or self._stores())
         yield "        }"
-        yield from ("        " + text for text in following)
+        if not self.in_registers:
+            yield from ("        " + text for text in following)
         yield "    }"
         yield "}"
 
@@ -326,7 +302,8 @@ class _Convolution:
             yield "        for (int64_t at = 0; at < width; at += part) {"
             yield from ("            " + text for text in self._sums())
             yield "        }"
-            yield from ("    " + text for text in following)
+            if not self.in_registers:
+                yield from ("    " + text for text in following)
             yield "    }"
         yield "}"
 
@@ -344,8 +321,8 @@ class _Convolution:
             yield f"            const int64_t goal = ((row - begin) / {rows} + 1) * lines * line / tiles;"
             yield "            for (; asked < goal; ++asked) {"
             yield "                __builtin_prefetch(next, 0, 2);"
-            yield f"                if (++within_line == line) within_line = 0, next += apart - line * {_LINE};"
-            yield f"                next += {_LINE};"
+            yield f"                if (++within_line == line) within_line = 0, next += apart - line * {LINE};"
+            yield f"                next += {LINE};"
             yield "            }"
         yield f"            const int64_t count = end - row < {rows} ? end - row : {rows};"
         yield "            float *const tile = sums + (panel < channels ? (row - begin) * width : 0);"
@@ -357,8 +334,9 @@ class _Convolution:
         yield "            for (int64_t at = 0; at < width; at += part) {"
         yield from ("                " + text for text in self._panel_sums())
         yield "            }"
-        yield "            if (channel_end < channels) continue;"
-        yield from ("        " + text for text in following)
+        if not self.in_registers:
+            yield "            if (channel_end < channels) continue;"
+            yield from ("        " + text for text in following)
         yield "        }"
         yield "    }"
 
@@ -399,14 +377,14 @@ class _Convolution:
         if self.convolution.by_rows:
             yield "const float *const here = weight + channel_begin * apart + start;"
             yield "const float *next = channel_end < channels ? here + deep * apart : weight + beyond;"
-            yield f"const int64_t lines = deep, line = {-(-self.convolution.tile.columns // _LINE)};"
+            yield f"const int64_t lines = deep, line = {-(-self.convolution.tile.columns // LINE)};"
             yield "for (int64_t channel = 0; channel < deep; ++channel)"
             yield "    for (int64_t at = 0; at < width; at += LANES)"
             yield "        store(packed + channel * width + at, load(here + channel * apart + at));"
         else:
             yield "const float *const here = weight + start * apart + channel_begin;"
             yield "const float *next = channel_end < channels ? here + deep : weight + beyond * apart;"
-            yield f"const int64_t lines = width, line = (deep + {_LINE - 1}) / {_LINE};"
+            yield f"const int64_t lines = width, line = (deep + {LINE - 1}) / {LINE};"
             yield "for (int64_t channel = 0; channel < deep; channel += LANES) {"
             yield "    const int64_t some = deep - channel < LANES ? deep - channel : LANES;"
             yield "    for (int64_t at = 0; at < width; at += LANES) {"
@@ -431,7 +409,7 @@ class _Convolution:
             yield "            const int64_t hop = taps_across < stride_across ? stride_across : 1;"
             yield "            for (int64_t y = 0; y < lines; ++y, line -= across * pixel)"
             yield f"                for (int64_t x = 0; x < {rows} * stride_across; x += hop)"
-            yield f"                    for (int64_t at = 0; at < channels; at += {_LINE})"
+            yield f"                    for (int64_t at = 0; at < channels; at += {LINE})"
             yield "                        __builtin_prefetch(line + x * pixel + at);"
             yield "        }"
         elif self.convolution.matrix is None:
@@ -493,7 +471,7 @@ class _Convolution:
         yield from ("        " + text for text in self._products())
         yield "    }"
         yield "}"
-        yield from self._stores()
+        yield from self.in_registers or self._stores()
 
     def _panel_sums(self) -> Iterator[str]:
         """The sums of a tile up to the end of a panel of channels."""
@@ -508,6 +486,11 @@ class _Convolution:
         else:
             yield "const float *w = packed + at;"
         yield from self._products("channel_begin", "channel_end")
+        if self.in_registers:
+            yield "if (channel_end == channels) {"
+            yield from ("    " + text for text in self.in_registers)
+            yield "    continue;"
+            yield "}"
         yield from self._stores()
 
     def _products(self, first: str = "0", end: str = "channels") -> Iterator[str]:
@@ -524,7 +507,7 @@ class _Convolution:
         runs = asks and self.convolution.in_channels > self.run
         yield f"for (int64_t channel = {first}, until; channel < {end};) {{" if runs else "{"
         if asks:  # to ask again for a line while it comes keeps other loads waiting
-            yield f"    for (int64_t at = 0; at < share; at += {4 * _LINE}) __builtin_prefetch(ahead + at, 0, 2);"
+            yield f"    for (int64_t at = 0; at < share; at += {4 * LINE}) __builtin_prefetch(ahead + at, 0, 2);"
             yield "    ahead += share;"
         if runs:
             yield f"    until = channel + {self.run} < {end} ? channel + {self.run} : {end};"

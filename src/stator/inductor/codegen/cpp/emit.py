@@ -20,9 +20,8 @@ from stator.shapes.expr import Expr, ExprLike, FloorDiv, Mod, Symbol
 from .column_plan import plan_columns, scans_columns
 from .indices import VectorIndexContext, print_vector_index
 from .loop_sizes import may_suit_threads, part_bounds, parts, rest, shared_loop, suits_threads, work
-from .partial_sums import emit_in_parts, part_depth
+from .partial_sums import emit_in_parts, emit_rows_in_parts, part_depth
 from .phases import Phase, PhasePlan, plan_phases
-from .row_parts import emit_rows_in_parts
 from .row_sums import own_rows, row_of_sums, skip_of_others
 from .rows_ahead import lines_ahead
 from .scans import begin_scan, declare_carries, of_valid_lanes, scanned, scans, short_scan

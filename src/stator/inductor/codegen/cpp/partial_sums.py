@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 from stator.inductor.codegen.kernel import Kernel
-from stator.shapes.expr import Expr
+from stator.inductor.sizes import ceil_div, product
+from stator.shapes.expr import ZERO, Expr, Symbol
 
-from .loop_sizes import is_symbolic
+from .loop_sizes import is_symbolic, part_bounds
 from .phases import Phase
 from .types import KIND, LANES, SCALAR, VECTOR
 from .values import EmitterContext
@@ -113,6 +114,31 @@ def _one_part(printer: EmitterContext, sums: list[int], run: Callable[[], None])
     with _each(printer):
         for position in sums:
             printer.line(f"a{position}{printer.slot} = a{position}{printer.slot} + part_a{position}{printer.slot};")
+
+
+def emit_rows_in_parts(printer: EmitterContext, loop: int, body: Callable[[], None], shared: bool) -> None:
+    """Emit the only outer loop of a kernel whose rows are added up column by column (schedule/column_sums.py). Threads
+    share the parts; each has sums of its own in memory, which begin as zeros."""
+    kernel, each = printer.kernel, printer.kernel.rows_each
+    if shared:
+        printer.line("#pragma omp for schedule(static) nowait")
+    with printer.block(f"for (int64_t part = 0; part < {kernel.text(ceil_div(kernel.sizes[loop], each))}; ++part)"):
+        for text in part_bounds(kernel, loop, str(each)):
+            printer.line(text)
+        start = {kernel.loops[loop]: Symbol("begin"), **dict.fromkeys(kernel.loops[kernel.outer :], ZERO)}
+        columns = kernel.text(product(kernel.sizes[kernel.outer :]))
+        for store in kernel.stores:
+            if store.mode == "row_sum":
+                sums = printer.at(store.buffer, store.index.substitute(start))
+                printer.line(f"__builtin_memset({sums}, 0, {columns} * sizeof(float));")
+
+        def one_row() -> None:
+            printer.bounds = None
+            body()
+
+        printer.bounds = (loop, "begin", "end")
+        printer.loop(loop, one_row)
+        printer.bounds = None
 
 
 def _register(printer: EmitterContext, position: int) -> str:

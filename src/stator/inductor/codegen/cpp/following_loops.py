@@ -1,0 +1,97 @@
+"""Prints the loops that read the sums of a convolution, over the positions and channels of a tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from stator.inductor.buffers import Buffer
+from stator.inductor.codegen.kernel import Kernel, KernelValue
+from stator.inductor.loops.vocabulary import HEAVY
+from stator.inductor.schedule.groups import SUMS
+
+from .emit import Emitter
+from .vectorize import LoopOrder
+
+LINE = 16  # float32 that come into a cache at once
+_MOST_STATEMENTS = 320  # of loops that read sums in registers
+
+
+class FollowingLoops(Emitter):
+    """The loops behind the sums, over the positions and channels of a tile."""
+
+    def _parallel_loop(self) -> None:
+        return None
+
+    def loop(self, loop: int, body: Callable[[], None], shared: bool = False) -> None:
+        name = self.kernel.loops[loop].name
+        if loop == 0:
+            body()
+            return
+        head = f"{name} = row; {name} < row + count; ++{name}"
+        if loop == self.order.vector:
+            head = f"{name} = column; {name} < column + width; {name} += LANES"
+        with self.block(f"for (int64_t {head})"):
+            body()
+
+    def prefetches(self) -> Iterator[str]:
+        """Text that asks for what these loops read and write, before they run."""
+        _, row, column = self.kernel.loops
+        reads = [value.args[:2] for value in self.kernel.values if value.name == "load" and value.args[0] != SUMS]
+        writes = [(store.buffer, store.index) for store in self.kernel.stores]
+        for places, written in ((reads, 0), (writes, 1)):
+            for buffer, index in dict.fromkeys(places):
+                if {row, column} <= index.symbols and not index.symbols & self.kernel.indirect.keys():
+                    begin = "row + further"
+                    yield f"for (int64_t {row.name} = {begin}; {row.name} < {begin} + count; ++{row.name})"
+                    ends = f"{column.name} < column + width"
+                    yield f"    for (int64_t {column.name} = column; {ends}; {column.name} += {LINE})"
+                    yield f"        __builtin_prefetch({self.at(buffer, index)}, {written});"
+
+    def load(self, value: KernelValue, vector: bool) -> str:
+        if value.args[0] != SUMS:
+            return super().load(value, vector)
+        _, row, column = (symbol.name for symbol in self.kernel.loops)
+        if self.kernel.sizes[1] == 1:  # has no loop
+            return f"load(tile + {column} - column)"
+        return f"load(tile + ({row} - row) * width + {column} - column)"
+
+
+class LoopsInRegisters(FollowingLoops):
+    """The same for sums that are in registers yet: a statement for each. Positions behind the last are this one."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        order: LoopOrder,
+        pointers: Mapping[str, str],
+        buffers: Mapping[str, Buffer],
+        tile: tuple[range, range],
+    ) -> None:
+        super().__init__(kernel, order, pointers, buffers)
+        self.tile, self.position, self.part = tile, 0, 0
+
+    def loop(self, loop: int, body: Callable[[], None], shared: bool = False) -> None:
+        name, (positions, vectors) = self.kernel.loops[loop].name, self.tile
+        if loop == 0:
+            body()
+        elif loop == self.order.vector:
+            for self.part in vectors:
+                with self.block("", f"const int64_t {name} = column + at + {self.part} * LANES;"):
+                    body()
+        else:
+            for self.position in positions:
+                at = self.position
+                with self.block("", f"const int64_t {name} = row + ({at} < count ? {at} : count - 1);"):
+                    body()
+
+    def load(self, value: KernelValue, vector: bool) -> str:
+        return f"a{self.position}_{self.part}" if value.args[0] == SUMS else super().load(value, vector)
+
+
+def is_short(kernel: Kernel, sums: int) -> bool:
+    """True where statements for each sum are no long text, and need no address of each position."""
+    loads = [value for value in kernel.values if value.name == "load" and value.args[0] != SUMS]
+    operations = [value for value in kernel.values if value.name not in ("load", "constant")]
+    if any(value.name in HEAVY for value in operations) or any(value.loops & 2 for value in loads):
+        return False
+    return len(operations) * sums <= _MOST_STATEMENTS
