@@ -410,7 +410,7 @@ class _Convolution:
             yield "            for (int64_t y = 0; y < lines; ++y, line -= across * pixel)"
             yield f"                for (int64_t x = 0; x < {rows} * stride_across; x += hop)"
             yield f"                    for (int64_t at = 0; at < channels; at += {LINE})"
-            yield "                        __builtin_prefetch(line + x * pixel + at);"
+            yield "                        __builtin_prefetch(line + x * pixel + at, 0, 2);"
             yield "        }"
         elif self.convolution.matrix is None:
             yield f"        if (far_images) ahead = (const char *)(from + (row + {rows}) * pixel);"

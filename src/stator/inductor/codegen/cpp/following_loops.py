@@ -34,18 +34,18 @@ class FollowingLoops(Emitter):
             body()
 
     def prefetches(self) -> Iterator[str]:
-        """Text that asks for what these loops read and write, before they run."""
+        """Text that asks for what these loops read and write, before they run: in the second-level cache, since images
+        and the kernel fill the nearest one."""
         _, row, column = self.kernel.loops
         reads = [value.args[:2] for value in self.kernel.values if value.name == "load" and value.args[0] != SUMS]
         writes = [(store.buffer, store.index) for store in self.kernel.stores]
-        for places, written in ((reads, 0), (writes, 1)):
-            for buffer, index in dict.fromkeys(places):
-                if {row, column} <= index.symbols and not index.symbols & self.kernel.indirect.keys():
-                    begin = "row + further"
-                    yield f"for (int64_t {row.name} = {begin}; {row.name} < {begin} + count; ++{row.name})"
-                    ends = f"{column.name} < column + width"
-                    yield f"    for (int64_t {column.name} = column; {ends}; {column.name} += {LINE})"
-                    yield f"        __builtin_prefetch({self.at(buffer, index)}, {written});"
+        for buffer, index in dict.fromkeys([*reads, *writes]):
+            if {row, column} <= index.symbols and not index.symbols & self.kernel.indirect.keys():
+                begin = "row + further"
+                yield f"for (int64_t {row.name} = {begin}; {row.name} < {begin} + count; ++{row.name})"
+                ends = f"{column.name} < column + width"
+                yield f"    for (int64_t {column.name} = column; {ends}; {column.name} += {LINE})"
+                yield f"        __builtin_prefetch({self.at(buffer, index)}, 0, 2);"
 
     def load(self, value: KernelValue, vector: bool) -> str:
         if value.args[0] != SUMS:
