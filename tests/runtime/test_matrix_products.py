@@ -95,6 +95,12 @@ def test_small_products_are_not_timed(timings: Timings) -> None:
     assert timings.count == 0
 
 
+@pytest.mark.parametrize("tuned", [False, True])
+def test_small_products_are_of_blas(tuned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matrix_products, "is_tuned_blas", lambda: tuned)
+    assert not is_onednn_quicker(128, 128, 128)
+
+
 def test_a_process_does_not_wait_long(timings: Timings, monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_onednn_quicker(ROWS, INNER, COLUMNS)
     monkeypatch.setattr(choices, "_seconds_waited", 1.0)

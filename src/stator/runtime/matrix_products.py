@@ -30,7 +30,7 @@ from .toolchain import cpu_vendor
 
 BLAS, ONEDNN = "blas", "onednn"
 
-# Multiplications from which oneDNN takes 0.45 to 0.75 of the time of BLAS on an AMD processor with AVX-512.
+# Multiplications from which oneDNN may be quicker than BLAS: its calls take 10 to 20 microseconds more.
 WORTHWHILE = 1 << 20
 # MKL has kernels of its own for Intel's processors. oneDNN takes 0.45 to 0.9 of their time for large weights and some
 # rows; with fewer and with many rows, or where the weight lies by rows (as in the gradient of a layer's input), 0.95 to
@@ -38,8 +38,10 @@ WORTHWHILE = 1 << 20
 _SOME_ROWS = range(4, 65)
 _LARGE_WEIGHT = 1 << 21
 
-# Products with fewer multiplications are not timed: a call costs about as much as they do.
-_TIMED_FROM = 1 << 22
+# Fewer multiplications stay with BLAS, as in eager: a call of oneDNN takes too large a part of their time (1.1 to 1.3
+# of that of BLAS for 12 sizes of 2^20 to 2^22, one core of an EPYC on which larger ones gain), and so does timing.
+_LEAST_WORK = 1 << 22
+_TIMED_FROM = 1 << 21
 # Sizes that are timed have at most so many rows, columns, and elements of the weight. Larger sizes behave like these.
 _MOST_ROWS, _MOST_COLUMNS, _MOST_WEIGHT = 1024, 3072, 5 << 20
 # Multiplications of a timed run, of each thread: 0.7 milliseconds, and with max-autotune three or four.
@@ -115,7 +117,7 @@ def _is_ruled_quicker(rows: int, inner: int, columns: int, by_rows: bool) -> boo
         return False
     if is_tuned_blas():
         return not by_rows and rows in _SOME_ROWS and inner * columns >= _LARGE_WEIGHT
-    return rows * inner * columns >= WORTHWHILE
+    return rows * inner * columns >= _LEAST_WORK
 
 
 # ---- timing

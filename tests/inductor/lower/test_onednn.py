@@ -38,6 +38,7 @@ def untuned_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matrix_products, "is_tuned_blas", lambda: False)
     monkeypatch.setattr(products_by_matrix, "_WORK", 1 << 62)  # no kernels of ours
     monkeypatch.setattr(matrix_products, "_TIMED_FROM", 1 << 62)
+    monkeypatch.setattr(matrix_products, "_LEAST_WORK", 1 << 20)
     for answers in (matrix_products._is_timed_quicker, matrix_products._is_known_quicker):
         monkeypatch.setattr(matrix_products, answers.__name__, answers.__wrapped__)
 

@@ -20,8 +20,8 @@ from stator.runtime.matrix_products import (
     BLAS,
     CACHE,
     ONEDNN,
-    is_known_quicker,
     is_tuned_blas,
+    onednn_takes,
     product_by,
     typical_sizes,
 )
@@ -47,7 +47,11 @@ _LEAST_SHARE = 1 / 8
 _TIMED_FROM = 1 << 20
 # Multiplications of a timed run, of each thread
 _TIMED_WORK = 1 << 24
-_KIND, _LIBRARY, _TILES = "product by any matrix", "library", "tiles"
+# These are timed as they are.
+_FEW_COLUMNS = 128
+# The first runs of a library in a process take up to four times as long, and two more up to 1.5 times.
+_WARM_UPS = 4
+_KIND, _TILES = "product by any matrix", "tiles"
 # The share of the library's time in which kernels must win, which take time to compile
 _MARGIN = 0.9
 
@@ -159,7 +163,7 @@ _MEASURES: dict[Any, Callable[[fx.Node, Any], _Measure]] = {
 def is_kernel_quicker(
     compiled: CompiledConvolution | None, rows: int, inner: int, columns: int, by_rows: bool, tunes: bool = False
 ) -> bool:
-    """Compare a kernel of ours with the better library and a loop behind it; this may time both. The answer stays in a
+    """Compare a kernel of ours with libraries and a loop behind them; this may time both. The answer stays in a
     process.
 
     compiled: makes the kernel; without it the rule decides. tunes: time now, however long all timings take.
@@ -183,8 +187,8 @@ def _is_timed_quicker(
 ) -> tuple[bool, bool]:
     """The answer, and whether a rule gave it that timing may contradict in another process. Compiling a kernel takes
     longer than a first call should wait: only a second process that asks does so."""
-    rule = _LIBRARY if is_tuned_blas() else _TILES
-    sizes = typical_sizes(rows, inner, columns, _TIMED_WORK * threads)
+    rule = BLAS if is_tuned_blas() else _TILES
+    sizes = _typical_sizes(rows, inner, columns, _TIMED_WORK * threads)
     if compiled is None or rows * inner * columns < _TIMED_FROM or matrix_tile(*sizes) is None:
         return rule == _TILES, False
     facts, runs = (*sizes, by_rows), functools.partial(_runs, compiled, *sizes, by_rows)
@@ -193,24 +197,36 @@ def _is_timed_quicker(
     return chosen == _TILES, is_provisional
 
 
+def _typical_sizes(rows: int, inner: int, columns: int, work: int) -> tuple[int, int, int]:
+    """As those for libraries, but for what kernels depend on: how much of a tile few columns fill, and lines that are
+    no whole number of vectors, which take longer."""
+    rows, depth, across = typical_sizes(rows, inner, columns, work)
+    depth -= inner % float_lanes() > 0
+    return rows, depth, columns if columns <= _FEW_COLUMNS and rows * depth * columns <= 2 * work else across
+
+
 def _runs(compiled: CompiledConvolution, rows: int, inner: int, columns: int, by_rows: bool) -> choices.Alternatives:
     """Each run has a matrix that no core's cache holds, as in a network of many."""
     tile = matrix_tile(rows, inner, columns)
     kernel = compiled(_of_matrix(rows, inner, columns, inner, tile, columns if by_rows else inner, by_rows))
-    name = ONEDNN if is_known_quicker(rows, inner, columns, by_rows) else BLAS
     count = inner * columns
     memory = torch.full((count + CACHE,), 0.5, dtype=torch.float32, device="cpu")
     strides = (columns, 1) if by_rows else (1, inner)
     places = range(0, CACHE + 1, count)
     matrices = itertools.cycle([memory.as_strided((inner, columns), strides, place) for place in places])
     x = torch.full((rows, inner), 0.5, dtype=torch.float32, device="cpu")
-    out, library = x.new_empty(rows, columns), product_by(name, x, columns)
+    out = x.new_empty(rows, columns)
 
-    def by_library() -> torch.Tensor:
-        return library(next(matrices)).relu_()
+    def by_library(product: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        return product(next(matrices)).relu_()
 
     def by_kernel() -> torch.Tensor:
         kernel(x, next(matrices), out)
         return out
 
-    return {_LIBRARY: [by_library], _TILES: [by_kernel]}
+    libraries = [BLAS, ONEDNN] if onednn_takes(torch.float32) else [BLAS]
+    runs = {name: functools.partial(by_library, product_by(name, x, columns)) for name in libraries}
+    runs[_TILES] = functools.partial(by_kernel)
+    for run in _WARM_UPS * (*runs.values(),):
+        run()
+    return {name: [run] for name, run in runs.items()}
