@@ -30,6 +30,7 @@ _MARGIN = 0.97
 _NEAR_LIMIT, _EXCESS = 1.7, 0.25
 _NEAR_ROUNDS = 2  # of which a burst of other work disturbs one
 _LEAST_SECONDS = 1e-4  # of an alternative in a round
+_WARM_UPS = 4
 # All timings of a process that it did not ask for. Further choices follow rules, and are timed by later processes.
 PATIENCE_SECONDS = 0.15
 _seconds_waited = 0.0
@@ -170,6 +171,14 @@ def _timed(
         least = {name: round(1e6 * _time(samples)) for name, samples in times.items()}
         logs.log("autotune", "%s %s: %s; us: %s", kind, facts, "disturbed" if disturbed else chosen, least)
     return None if disturbed else chosen
+
+
+def warmed_up(runs: Mapping[str, Callable[[], Any]]) -> Alternatives:
+    """Alternatives of one run each, for times near to each other: a library's first run in a process takes up to four
+    times as long, and two more up to 1.5 times."""
+    for run in _WARM_UPS * (*runs.values(),):
+        run()
+    return {name: [run] for name, run in runs.items()}
 
 
 @contextmanager

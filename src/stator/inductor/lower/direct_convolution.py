@@ -199,7 +199,7 @@ def quickest_convolution(
     names = (*named, ONEDNN) if packs_convolutions(weight.dtype) else tuple(named)
 
     def alternatives() -> Alternatives:
-        some = _some_images(found, work)
+        some = some_images(found, work, _TIMED_WORK)
         copies = min(_MOST_WEIGHTS, 1 + CACHE // (8 * weight.numel()))
         x = torch.full((some.images * some.size[0] * some.size[1], some.pixel), 0.5)
         out = x.new_empty(some.rows, some.columns)
@@ -219,12 +219,12 @@ def quickest_convolution(
     return named.get(chosen)
 
 
-def _some_images(found: DirectConvolution, work: int) -> DirectConvolution:
-    """Fewer images, and fewer rows of one, if all take long to time."""
-    images = max(1, min(found.images, found.images * _TIMED_WORK // work))
+def some_images(found: DirectConvolution, work: int, most: int) -> DirectConvolution:
+    """Fewer images, and fewer rows of one, if all take more than so many multiplications."""
+    images = max(1, min(found.images, found.images * most // work))
     work = work // found.images * images
     height = found.dilation[0] * (found.kernel[0] - 1) + 1
-    kept = min(found.size[0], max(height, found.size[0] * _TIMED_WORK // work))
+    kept = min(found.size[0], max(height, found.size[0] * most // work))
     down = (kept + 2 * found.padding[0] - height) // found.stride[0] + 1
     return replace(found, images=images, size=(kept, found.size[1]), out_size=(down, found.out_size[1]))
 

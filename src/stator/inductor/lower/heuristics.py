@@ -6,8 +6,6 @@ memory when nothing else reads it. Recomputing costs time in every consumer, and
 
 from __future__ import annotations
 
-from stator.inductor.convolutions import DirectConvolution
-
 # A closure that combines more buffers than this in one body runs out of address registers and prefetch streams.
 MAX_READS = 8
 
@@ -45,13 +43,13 @@ SMALL_DEPTHWISE = 9
 # are.
 LARGE_PATCH = 16
 
-# The convolution library reorders weights on every call. For channels-last data, reordering one weight costs about as
-# much as the format saves on eight elements of data (measured on AVX-512; 1x1 kernels need no reordering).
+# A ratio of what is moved, on any processor. In NCHW the library moves each element of data between that format and its
+# blocks. In NHWC a weight of several taps takes a pass more, whose lines lie apart (kernel_strides in convolution.py).
+# An element of a weight then takes as long as two to three of data: 0.6 to 0.8 and 0.23 to 0.4 ns (12 convolutions, an
+# EPYC, with the library's kernels for AVX-512 and for AVX2). Of all such convolutions of a graph together a little more
+# has to be saved, and of one alone half of it goes where its neighbours have another format.
 DATA_ELEMENTS_PER_WEIGHT = 8
-
-# The same of all such convolutions of a graph together, where none converts what the one before it gives.
 DATA_ELEMENTS_PER_WEIGHT_TOGETHER = 4
-
 
 # Rows are stored before they are added to a table with at least this many times their elements. Filling the table takes
 # longer than storing the rows, and with the rows stored their operands can die before the table is filled.
@@ -77,17 +75,6 @@ def convolution_prefers_channels_last(
     if pointwise or weights * DATA_ELEMENTS_PER_WEIGHT <= data:
         return None
     return False
-
-
-# Packing a weight in each call costs about as much as so many positions of the convolution
-ROWS_PER_PACKING = 100
-MANY_ROWS = 8 * ROWS_PER_PACKING
-
-
-def packing_pays(convolution: DirectConvolution) -> bool:
-    """True if a kernel of ours is worth it with a weight that it packs in each call. Dense kernels with padding are the
-    library's: ours multiply padding by the weight, which may be infinite."""
-    return convolution.depthwise or (convolution.rows >= MANY_ROWS and not convolution.zeros)
 
 
 # On an H100 in bfloat16, kernels of groups of 24 channels take 1.6 to 2.3 times as long on channels-last data, their

@@ -49,8 +49,6 @@ _TIMED_FROM = 1 << 20
 _TIMED_WORK = 1 << 24
 # These are timed as they are.
 _FEW_COLUMNS = 128
-# The first runs of a library in a process take up to four times as long, and two more up to 1.5 times.
-_WARM_UPS = 4
 _KIND, _TILES = "product by any matrix", "tiles"
 # The share of the library's time in which kernels must win, which take time to compile
 _MARGIN = 0.9
@@ -226,7 +224,4 @@ def _runs(compiled: CompiledConvolution, rows: int, inner: int, columns: int, by
 
     libraries = [BLAS, ONEDNN] if onednn_takes(torch.float32) else [BLAS]
     runs = {name: functools.partial(by_library, product_by(name, x, columns)) for name in libraries}
-    runs[_TILES] = functools.partial(by_kernel)
-    for run in _WARM_UPS * (*runs.values(),):
-        run()
-    return {name: [run] for name, run in runs.items()}
+    return choices.warmed_up({**runs, _TILES: by_kernel})

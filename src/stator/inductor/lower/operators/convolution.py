@@ -37,8 +37,8 @@ from stator.inductor.lower.heuristics import (
     NARROW_GROUP,
     convolution_prefers_channels_last,
     gpu_convolution_prefers_channels_last,
-    packing_pays,
 )
+from stator.inductor.lower.packing_choice import packing_pays
 from stator.inductor.lower.registry import lowers
 from stator.inductor.lower.tensor import Strides, Tensor
 from stator.inductor.sizes import Sizes
@@ -185,7 +185,7 @@ def _packed_each_time(
 ) -> Tensor | None:
     """The convolution by a kernel of ours, with a weight that may be another in each call; None for the library."""
     found = described(x, weight, builder.meta, rest) if _may_be_packed(x, weight, bias, builder.meta) else None
-    if found is None or not packing_pays(found):
+    if found is None or not packing_pays(builder, found):
         return None
     images = builder.argument(x, channels_last_strides(x.shape))
     return direct_convolution(builder, images, _packed_in_loops(builder, weight, found), bias, found, builder.meta)
