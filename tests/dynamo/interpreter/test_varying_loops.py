@@ -577,3 +577,46 @@ def test_a_range_leaves_the_frame_with_a_step_that_is_a_size() -> None:
     for count in (3, 5, 8):
         x = torch.randn(count)
         assert_same(compiled(x), program(x))
+
+
+def lists_rows(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat(list(x * 2)) + 1
+
+
+def makes_a_tuple_of_rows(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack(tuple(x * 2)[::-1])
+
+
+def unbinds(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack((x * 2).unbind(0), 1) + 1
+
+
+def unbinds_columns(x: torch.Tensor) -> torch.Tensor:
+    return torch.stack(torch.unbind(x.t() * 2, dim=1)) + 1
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("program", [lists_rows, makes_a_tuple_of_rows, unbinds, unbinds_columns])
+def test_lists_of_rows_of_any_number(program: Any, dynamic: bool | None) -> None:
+    """From the second number of rows on, the interpreter makes the list."""
+    compiled = stator.compile(program, backend="eager", dynamic=dynamic)
+    versions = []
+    for count in (3, 4, 5, 6, 7, 9, 12):
+        before = counters.counts["frames"]
+        x = torch.randn(count, 4)
+        assert_same(compiled(x), program(x))
+        versions.append(counters.counts["frames"] - before)
+    assert not any(versions[2:]), versions
+
+
+def test_rows_that_the_program_counts_are_no_list_of_any_length() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (x * 2).unbind(0)
+        return q + k * v
+
+    compiled = stator.compile(program, backend="eager", dynamic=True)
+    breaks = counters.counts["graph_breaks"]
+    for size in (4, 5, 6):
+        x = torch.randn(3, size)
+        assert_same(compiled(x), program(x))
+    assert counters.counts["graph_breaks"] == breaks

@@ -189,6 +189,13 @@ class VaryingLoops:
         """Whether the first size of a tensor is a symbol, and changes from call to call."""
         return self.change_often(tensor.fake.shape[:1])
 
+    def check_parts(self, tensor: Any, dim: int = 0) -> None:
+        """Raise Unsupported where a program makes a list of a tensor's rows, and their number changes: the interpreter
+        makes the list."""
+        if -tensor.fake.dim() <= dim < tensor.fake.dim() and self.change_often([tensor.fake.shape[dim]]):
+            what = f"a list of the rows of {tensor.describe(self._context)}, whose number changes from call to call"
+            raise unsupported("varying-length", what, "keep the rows in one tensor")
+
     def change_often(self, sizes: Iterable[Any]) -> bool:
         """Whether sizes change from call to call, where the graph may end for this reason."""
         symbolic = [size for size in sizes if type(size) is not int and size.node.has_hint()]

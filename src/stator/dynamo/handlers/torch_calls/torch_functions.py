@@ -330,6 +330,21 @@ def _size_of(context: CaptureContext, owner: TensorValue, *args: Value, **kwargs
     return shape.get_item(context, dims[0]) if dims else shape
 
 
+@tensor_methods.register("unbind")
+def _unbind(context: CaptureContext, tensor: TensorValue, *args: Value, **kwargs: Value) -> Value:
+    dim = [*args, *kwargs.values(), ConstantValue(0)][0]
+    if isinstance(dim, ConstantValue) and type(dim.value) is int:
+        context.loops.check_parts(tensor, dim.value)
+    return context.record_method("unbind", [tensor, *args], kwargs)
+
+
+@calls(torch.unbind)
+def _unbind_function(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+    if args and isinstance(args[0], TensorValue):
+        return context.call_tensor_method(args[0], "unbind", list(args[1:]), kwargs)
+    return context.record_function(torch.unbind, list(args), kwargs)
+
+
 @tensor_methods.register("tensor_split")
 def _tensor_split_method(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
     return context.record_method("tensor_split", *_with_listed_indices(context, args, kwargs))

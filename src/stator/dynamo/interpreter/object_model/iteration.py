@@ -15,6 +15,7 @@ from stator.dynamo.values.containers.mappings import DictValue, MappingProxyValu
 from stator.dynamo.values.containers.sequences import TupleValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
 from stator.dynamo.values.symbolic_numbers import is_open
+from stator.dynamo.values.tensors.tensor import TensorValue
 
 
 def iterator(context: CaptureContext, value: Value) -> Value:
@@ -62,6 +63,8 @@ def may_iterate(context: CaptureContext, value: Value) -> bool:
 
 def listed(context: CaptureContext, value: Value) -> Iterator[Value]:
     """The items as list(), tuple() and stars take them: Python asks an object for its iterator, then for its length."""
+    if isinstance(value, TensorValue):
+        context.loops.check_parts(value)
     if not isinstance(value, ObjectValue) or not _says_its_length(context, value):
         yield from context.iterate(value)
         return
