@@ -32,7 +32,7 @@ _LOOPED = Tile(128, 256, 64, 8, 3)  # for programs that compute several tiles; s
 _FEW_OF_GROUPS, _MANY_OF_GROUPS = Tile(16, 64, 128, 4, 4), _WIDE
 _LAST_OF_GROUPS = 4
 
-# Windows of images, without groups: a tile, and the fewest programs for which it is taken. Then others worth timing
+# Windows of images, without groups (H200): a tile, and the fewest programs for which it is taken; others worth timing
 _OF_WINDOWS = (
     (Tile(128, 64, 64, 8, 3), 264),
     (Tile(64, 64, 64, 4, 4), 96),
