@@ -78,20 +78,20 @@ static __attribute__((noinline)) void product_rows(
     }
 }
 
-// `rows` of x times `count` rows of w
-template <int INNER = 1, int COUNT = 1>
+// `rows` of x times `count` rows of w. MOST: at least as many as `rows`, or 8; fewer are less to compile
+template <int INNER = 1, int COUNT = 1, int MOST = 8>
 static inline void multiply_rows(
     const float *x, int64_t row, const float *w, int64_t column, const float *bias, float *y, int64_t out_row, int64_t rows, int64_t inner,
     int64_t count
 ) {
     for (int64_t m = 0, some; m < rows; m += some, x += some * row, y += some * out_row) {
-        const int64_t left = rows - m;
+        const int64_t left = rows - m < MOST ? rows - m : MOST;
         some = left >= 8 ? 8 : left >= 6 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-        if (some == 8) product_rows<8, INNER, COUNT>(x, row, w, column, bias, y, out_row, inner, count);
-        else if (some == 6) product_rows<6, INNER, COUNT>(x, row, w, column, bias, y, out_row, inner, count);
-        else if (some == 4) product_rows<4, INNER, COUNT>(x, row, w, column, bias, y, out_row, inner, count);
-        else if (some == 2) product_rows<2, INNER, COUNT>(x, row, w, column, bias, y, out_row, inner, count);
-        else product_rows<1, INNER, COUNT>(x, row, w, column, bias, y, out_row, inner, count);
+        if (some == 8) if constexpr (MOST >= 8) product_rows<8, INNER, COUNT>(x, row, w, column, bias, y, out_row, inner, count);
+        if (some == 6) if constexpr (MOST >= 6) product_rows<6, INNER, COUNT>(x, row, w, column, bias, y, out_row, inner, count);
+        if (some == 4) if constexpr (MOST >= 4) product_rows<4, INNER, COUNT>(x, row, w, column, bias, y, out_row, inner, count);
+        if (some == 2) if constexpr (MOST >= 2) product_rows<2, INNER, COUNT>(x, row, w, column, bias, y, out_row, inner, count);
+        if (some == 1) product_rows<1, INNER, COUNT>(x, row, w, column, bias, y, out_row, inner, count);
     }
 }
 
@@ -128,8 +128,8 @@ static __attribute__((noinline)) void add_depth(
 }
 
 // Few rows of x times `count` columns of a matrix that lies by rows, which is read once, in order. y: [rows, count], near;
-// count: a multiple of LANES. INNER: a factor of inner.
-template <int INNER = 1>
+// count: a multiple of LANES. INNER: a factor of inner. MOST: at least as many as `rows`, or 4.
+template <int INNER = 1, int MOST = 4>
 static inline void multiply_by_rows(
     const float *x, int64_t row, const float *w, int64_t apart, float *y, int64_t rows, int64_t inner, int64_t count
 ) {
@@ -139,8 +139,10 @@ static inline void multiply_by_rows(
         const int64_t depth = inner - k < most ? inner - k : most;
         const float *some = w + k * apart;
         int64_t m = 0;
-        for (; m + 4 <= rows; m += 4) add_depth<4, INNER>(x + m * row + k, row, some, apart, y + m * count, count, depth, count);
-        for (; m + 2 <= rows; m += 2) add_depth<2, INNER>(x + m * row + k, row, some, apart, y + m * count, count, depth, count);
+        if constexpr (MOST >= 4)
+            for (; m + 4 <= rows; m += 4) add_depth<4, INNER>(x + m * row + k, row, some, apart, y + m * count, count, depth, count);
+        if constexpr (MOST >= 2)
+            for (; m + 2 <= rows; m += 2) add_depth<2, INNER>(x + m * row + k, row, some, apart, y + m * count, count, depth, count);
         for (; m < rows; ++m) add_depth<1, INNER>(x + m * row + k, row, some, apart, y + m * count, count, depth, count);
     }
 }

@@ -346,7 +346,7 @@ class _Convolution:
         yield f"alignas(64) float tile[{_FEW_ROWS} * width];"
         yield "const float *const w = weight + start * apart;"
         # factors of channels and width, few of them, so that kernels of one unit share code
-        factors = f"<{1 if self.convolution.in_channels % float_lanes() else 'LANES'}, LANES>"
+        factors = f"<{1 if self.convolution.in_channels % float_lanes() else 'LANES'}, LANES{self._most_rows(8)}>"
         rows = "from + row * pixel, pixel, w, apart, nullptr, tile, width, count, channels, width"
         yield f"multiply_rows{factors}({rows});"
         yield from following
@@ -362,13 +362,18 @@ class _Convolution:
         yield "    const int64_t column = block < whole ? block * width : out_channels - width;"
         yield "    const int64_t row = 0, count = rows, wide = some * width;"
         yield f"    alignas(64) float tile[{_SUMS_AT_ONCE}];"
-        factor = "" if self.convolution.in_channels % 8 else "<8>"
-        yield f"    multiply_by_rows{factor}(images, pixel, weight + column, apart, tile, rows, channels, wide);"
+        factors = f"<{1 if self.convolution.in_channels % 8 else 8}{self._most_rows(4)}>"
+        yield f"    multiply_by_rows{factors}(images, pixel, weight + column, apart, tile, rows, channels, wide);"
         yield "    {"
         yield "        const int64_t width = wide;"
         yield from ("        " + text for text in following)
         yield "    }"
         yield "}"
+
+    def _most_rows(self, most: int) -> str:
+        """The last factor of a function that multiplies up to so many rows at once: how many there are, if fewer."""
+        rows = self.convolution.rows
+        return f", {rows}" if isinstance(rows, int) and rows < most else ""
 
     def _pack(self) -> Iterator[str]:
         """The panel of the block, from lines that are `apart`, and where the next panel lies."""
