@@ -132,8 +132,9 @@ def _near_memory(c: DirectConvolution) -> dict[str, ExprLike]:
     if c.depthwise or (c.groups > 1 and c.taps > 1):  # the groups of a position lie apart
         lines = 4 * c.kernel[0] * c.size[1] * c.pixel
         far_images = (1 + (2 * lines >= 3 * nearest_cache())) * (images > second_level_cache() // 4)
-    else:
-        far_images = int(near_weight and images > _NEAR)
+    else:  # beside a kernel of several taps that leaves the second-level cache, images are few
+        asks = near_weight or (c.taps > 1 and weight <= _NEAR and c.in_channels > _FEW_CHANNELS)
+        far_images = int(asks and images > _NEAR)
     return {"chunk": chunk, "panel": _PANEL if many else c.in_channels, "far_images": far_images}
 
 
