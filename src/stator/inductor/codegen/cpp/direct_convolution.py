@@ -47,6 +47,7 @@ _FEW_ROWS = 24
 # The same for a matrix that lies by rows, and the sums that wait in the nearest cache meanwhile
 _FEW_ROWS_BY_ROWS, _SUMS_AT_ONCE = 8, 4096
 _FEW_REGISTERS = 3
+_MUCH = 1024  # results between two positions of which the first asks for the second: more fill the nearest cache
 # Taps that multiply so many channels take less time than finding where they are
 _FEW_CHANNELS = 8
 
@@ -182,6 +183,7 @@ class _Convolution:
         yield f"const int64_t of_line = (out_across + {rows - 1}) / {rows}, all = rows / out_across * of_line * items;"
         yield f"const int64_t count = out_across < {rows} ? out_across : {rows}, last = all * (own + 1) / team;"
         yield f"const int64_t hop = stride_across * pixel, further = {rows};"
+        yield f"const bool much = further * out_channels >= {_MUCH};"
         yield "for (int64_t at = all * own / team; at < last;) {"
         yield "    const int64_t place = at / items, line = place / of_line;"
         yield f"    const int64_t before = place % of_line * {rows}, beyond = out_across - count;"
@@ -261,6 +263,7 @@ class _Convolution:
         yield "const int64_t chunks = down_all > most ? (down_all + most - 1) / most : 1;"
         yield "const int64_t down_chunk = (down_all + chunks - 1) / chunks;  // about equal ones"
         yield f"const int64_t further = {rows} * (down_chunk < down_all ? down_chunk : 1);"
+        yield f"const bool much = further * groups * out_channels >= {_MUCH};"
         yield "const int64_t last = down_all * items * (own + 1) / team;"
         yield "for (int64_t at = down_all * items * own / team; at < last;) {"
         yield "    const int64_t above = at / (down_chunk * items) * down_chunk, within = at % (down_chunk * items);"

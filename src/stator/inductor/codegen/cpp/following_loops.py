@@ -8,6 +8,7 @@ from stator.inductor.buffers import Buffer
 from stator.inductor.codegen.kernel import Kernel, KernelValue
 from stator.inductor.loops.vocabulary import HEAVY
 from stator.inductor.schedule.groups import SUMS
+from stator.shapes.expr import Expr
 
 from .emit import Emitter
 from .vectorize import LoopOrder
@@ -34,18 +35,24 @@ class FollowingLoops(Emitter):
             body()
 
     def prefetches(self) -> Iterator[str]:
-        """Text that asks for what these loops read and write, before they run: in the second-level cache, since images
-        and the kernel fill the nearest one."""
-        _, row, column = self.kernel.loops
+        """Text that asks for what these loops read and write, before they run: in the second-level cache where much
+        is asked for before its use, since images and the kernel fill the nearest one."""
+        _, row, column = (symbol.name for symbol in self.kernel.loops)
         reads = [value.args[:2] for value in self.kernel.values if value.name == "load" and value.args[0] != SUMS]
         writes = [(store.buffer, store.index) for store in self.kernel.stores]
-        for buffer, index in dict.fromkeys([*reads, *writes]):
-            if {row, column} <= index.symbols and not index.symbols & self.kernel.indirect.keys():
-                begin = "row + further"
-                yield f"for (int64_t {row.name} = {begin}; {row.name} < {begin} + count; ++{row.name})"
-                ends = f"{column.name} < column + width"
-                yield f"    for (int64_t {column.name} = column; {ends}; {column.name} += {LINE})"
-                yield f"        __builtin_prefetch({self.at(buffer, index)}, 0, 2);"
+        hints = dict.fromkeys(reads, 0) | dict.fromkeys(writes, 1)
+        varying = {place: hint for place, hint in hints.items() if self._varies_by_element(place[1])}
+        for much in (True, False) if varying else ():
+            yield "if (much) {" if much else "} else {"
+            for (buffer, index), hint in varying.items():
+                yield f"    for (int64_t {row} = row + further; {row} < row + further + count; ++{row})"
+                yield f"        for (int64_t {column} = column; {column} < column + width; {column} += {LINE})"
+                yield f"            __builtin_prefetch({self.at(buffer, index)}, {'0, 2' if much else hint});"
+        if varying:
+            yield "}"
+
+    def _varies_by_element(self, index: Expr) -> bool:
+        return set(self.kernel.loops[1:]) <= index.symbols and not index.symbols & self.kernel.indirect.keys()
 
     def load(self, value: KernelValue, vector: bool) -> str:
         if value.args[0] != SUMS:
