@@ -75,6 +75,38 @@ def test_the_second_grid_makes_the_program_for_all(program) -> None:
     check_sizes(program, make, sizes=(4, 8, 2, 12), versions=2)
 
 
+def frames(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+    parts = x.split([count * height * width for count, height, width in grid.tolist()])
+    shaped = [part.view(*sizes, 4) for part, sizes in zip(parts, grid.tolist(), strict=True)]
+    return torch.cat([part.permute(0, 2, 1, 3).reshape(-1, 4) * 2 for part in shaped])
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_images_of_one_frame_fail_no_graph(dynamic: bool | None) -> None:
+    """A number of one is a constant until it changes, because a graph for all numbers relies on more."""
+    compiled = stator.compile(frames, backend="aot_eager", dynamic=dynamic)
+    counts, versions = Counts(), []
+    for height, width, count in ((4, 6, 1), (8, 2, 1), (3, 5, 1), (7, 2, 1), (5, 3, 2), (6, 4, 3)):
+        grid = torch.tensor([[count, height, width], [1, width, 4]])
+        x = torch.randn(int(grid.prod(-1).sum()), 4)
+        assert torch.equal(compiled(x, grid), frames(x, grid))
+        versions.append(counts.compilations)
+    assert not counts["dynamo.failed_graphs"]
+    assert versions == ([1, 1, 1, 1, 2, 2] if dynamic else [1, 2, 2, 2, 3, 3])
+
+
+def test_a_number_of_one_that_the_frame_has_written() -> None:
+    def program(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+        grid += 1
+        first, second = grid.tolist()
+        return x[:first] * second
+
+    compiled = stator.compile(program, backend="aot_eager", dynamic=True)
+    for first, second in ((1, 1), (1, 3), (0, 1), (2, 0)):
+        x = torch.randn(6)
+        assert torch.equal(compiled(x, torch.tensor([first, second])), program(x, torch.tensor([first, second])))
+
+
 def padded(x: torch.Tensor, amounts: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     left, right = amounts.tolist()
     return F.conv1d(F.pad(x, (left, right)), weight)

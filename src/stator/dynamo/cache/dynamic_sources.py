@@ -12,7 +12,15 @@ from stator.base.errors import UserPlace
 from stator.dynamo.guards.data_guards import DataFact
 from stator.dynamo.guards.guard import FreeSize, Guard, GuardKind
 from stator.dynamo.guards.guard_tree import build_guard_tree
-from stator.dynamo.guards.source import CallSource, SizeSource, Source, StrideSource, is_buffer, length_source
+from stator.dynamo.guards.source import (
+    CallSource,
+    ConstantSource,
+    SizeSource,
+    Source,
+    StrideSource,
+    is_buffer,
+    length_source,
+)
 from stator.dynamo.ir.resume import closure_of
 from stator.shapes.conditions import only_value
 
@@ -32,6 +40,15 @@ def contents_change(changing: Mapping[Source, int], source: Source) -> bool:
     """Whether the program is to read the numbers in a tensor anew. Those of inputs change like sizes; those of buffers
     are settings more often."""
     return changing.get(contents_source(source), 0) >= (OFTEN if is_buffer(source) else 1)
+
+
+def number_at(tensor: Any, *place: int) -> int:
+    """One number in a tensor, for comparison by a guard on it alone."""
+    return tensor[place].item()  # type: ignore[no-any-return]
+
+
+def number_source(source: Source, place: tuple[int, ...]) -> Source:
+    return CallSource(number_at, (source, *[ConstantSource(str(at), at) for at in place]))
 
 
 def memory_offset(tensor: Any) -> int:
@@ -154,7 +171,8 @@ def _is_on_number(guard: Guard) -> bool:
         return True
     if type(guard.expected) not in (int, float):
         return False
-    return type(_place(guard.source)) is not CallSource or is_memory_offset(guard.source)
+    source = _place(guard.source)
+    return type(source) is not CallSource or source.function in (memory_offset, number_at)
 
 
 def _place(source: Source) -> Source:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from stator.dynamo.cache.dynamic_sources import number_at, number_source
+from stator.dynamo.guards.guard import GuardKind
 from stator.dynamo.values.base import CaptureContext, Value
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.sequences import ListValue, TupleValue
@@ -16,6 +18,7 @@ from stator.dynamo.values.containers.slices import SliceValue
 from stator.dynamo.values.tensors.tensor import TensorValue, truths
 from stator.graph.fake.scalar_expressions import scalar_of
 from stator.graph.fake.unknown_sizes import WHOLE
+from stator.graph.fake.wrapper_subclasses import version_of
 
 # Elements of a tensor that becomes a list: each number costs a millisecond of capture, so that a break is cheaper for
 # long lists. Under fullgraph there is no limit.
@@ -81,18 +84,39 @@ def read_list(recorder: Any, tensor: TensorValue) -> Value:
     node = recorder.graph.call_method("tolist", (recorder.node_of(tensor),))
     node.meta["place"] = recorder.context.place()
     node.meta["data_dependent"] = True
-    return _numbers_in(recorder, node, (), tuple(tensor.fake.shape), torch.iinfo(tensor.fake.dtype))
+    return _numbers_in(recorder, tensor, node, (), tuple(tensor.fake.shape))
 
 
-def _numbers_in(recorder: Any, node: fx.Node, place: tuple[int, ...], shape: tuple[int, ...], info: Any) -> Value:
+def _numbers_in(
+    recorder: Any, tensor: TensorValue, node: fx.Node, place: tuple[int, ...], shape: tuple[int, ...]
+) -> Value:
     if shape:
-        return ListValue([_numbers_in(recorder, node, (*place, at), shape[1:], info) for at in range(shape[0])])
+        return ListValue([_numbers_in(recorder, tensor, node, (*place, at), shape[1:]) for at in range(shape[0])])
+    known = _small_number(recorder, tensor, place)
+    if known is not None:
+        return ConstantValue(known)
+    info = torch.iinfo(tensor.fake.dtype)
     number = recorder.numbers.unknown.number(info.min, info.max)
     if not place:
         recorder.numbers.note_number(number, node)
     else:
         recorder.numbers.note_origin(number, lambda: _item(node, place))
     return recorder.numbers.number(number)
+
+
+def _small_number(recorder: Any, tensor: TensorValue, place: tuple[int, ...]) -> int | None:
+    """A 0 or 1 in an input, such as the number of frames in the grid of an image: a constant under a guard until it
+    changes, because the graph would rely on more."""
+    context, source, real = recorder.context, tensor.source, tensor.obj
+    if source is None or real is None or not place or real.device.type != "cpu" or version_of(tensor.fake):
+        return None
+    found = number_source(source, place)
+    number = number_at(real, *place)
+    if number not in (0, 1) or found in context.changing:
+        return None
+    recorder.mode.rely_on_no_other_writer(tensor)
+    context.guard(found, GuardKind.EQUALS, number)
+    return number
 
 
 def _item(node: fx.Node, place: tuple[int, ...]) -> fx.Node:
