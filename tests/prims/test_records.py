@@ -131,6 +131,7 @@ CONVERT_OTHER_NUMBERS = {
     "graph/fake/number_stand_ins.py:Number.int_": "C++ asks for the value, which becomes a fact",
     "graph/fake/number_stand_ins.py:_in_tensors": "a number that is no size",
     "graph/fake/number_stand_ins.py:number_from_tensor": "data of a known tensor",
+    "graph/fake/scalar_expressions.py:_Operands._read_tensor": "data of a known tensor",
     "graph/fake/unknown_sizes.py:UnknownSizes.number": "a bound",
     "graph/functionalization/functionalize.py:FunctionalTracer.value": "data of a known tensor",
     "graph/operators/mutation.py:_copy": "data of a known tensor",
