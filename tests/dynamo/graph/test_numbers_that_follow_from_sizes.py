@@ -46,6 +46,7 @@ def waves(size: int) -> list[torch.Tensor]:
     return [torch.randn(2, 2, 30 * size, requires_grad=True)]
 
 
+@pytest.mark.fixed_sizes
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_paddings_of_buffers(backend: str, dynamic: bool | None) -> None:

@@ -65,6 +65,7 @@ def test_one_program_for_all_grids(program, backend: str) -> None:
     check_sizes(program, make, sizes=(4, 8, 2, 12), dynamic=True, backend=backend, versions=1)
 
 
+@pytest.mark.fixed_sizes
 @pytest.mark.parametrize("program", [merged, positions, attended], ids=lambda one: one.__name__)
 def test_the_second_grid_makes_the_program_for_all(program) -> None:
     def make(size: int) -> list[torch.Tensor]:
@@ -81,6 +82,7 @@ def frames(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
     return torch.cat([part.permute(0, 2, 1, 3).reshape(-1, 4) * 2 for part in shaped])
 
 
+@pytest.mark.fixed_sizes
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_images_of_one_frame_fail_no_graph(dynamic: bool | None) -> None:
     """A number of one is a constant until it changes, because a graph for all numbers relies on more."""

@@ -558,6 +558,7 @@ def counts_its_chunks(x: torch.Tensor) -> list[torch.Tensor]:
     return [x + len(range(0, x.shape[1], x.shape[1]))]
 
 
+@pytest.mark.fixed_sizes
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("program", [in_one_chunk, in_two_halves, the_next_numbers, counts_its_chunks])
 def test_ranges_of_one_length_for_all_sizes_are_unrolled_once(program: Any, dynamic: bool | None) -> None:

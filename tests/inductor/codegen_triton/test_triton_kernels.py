@@ -80,7 +80,7 @@ def test_products_compile_for_gpus(tiles: str, tmp_path: Path) -> None:
     run("products_machine_code.py", tiles, tmp_path=tmp_path)
 
 
-@pytest.mark.parametrize("seeds", ((0, 40), pytest.param((40, 600), marks=pytest.mark.slow)))
+@pytest.mark.parametrize("seeds", ((0, 12), pytest.param((12, 600), marks=pytest.mark.slow)))
 def test_random_attention_in_the_interpreter(seeds: tuple[int, int], tmp_path: Path) -> None:
     run("attention_interpreted.py", *map(str, seeds), tmp_path=tmp_path)
 
@@ -129,8 +129,9 @@ def test_other_blocks_in_the_interpreter(tmp_path: Path) -> None:
     run("variations_interpreted.py", tmp_path=tmp_path)
 
 
-def test_depthwise_convolutions_in_the_interpreter(tmp_path: Path) -> None:
-    run("depthwise_interpreted.py", tmp_path=tmp_path)
+@pytest.mark.parametrize("kinds", ("few", pytest.param("all", marks=pytest.mark.slow)))
+def test_depthwise_convolutions_in_the_interpreter(kinds: str, tmp_path: Path) -> None:
+    run("depthwise_interpreted.py", kinds, tmp_path=tmp_path)
 
 
 def test_long_rows_in_the_interpreter(tmp_path: Path) -> None:

@@ -664,6 +664,7 @@ def test_products_of_many_rows_are_timed_with_some(monkeypatch: pytest.MonkeyPat
     assert set(ran) == {64}
 
 
+@pytest.mark.fixed_sizes
 @pytest.mark.skipif(LANES != 16, reason="loops that follow have no registers to themselves")
 @pytest.mark.parametrize("across", [18, 17])
 def test_loops_that_follow_read_sums_in_registers(across: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
