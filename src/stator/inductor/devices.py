@@ -97,7 +97,7 @@ def has_measured_products(device: torch.device) -> bool:
 
 def launches_groups(device: torch.device, dtype: torch.dtype, channels: int, out: int) -> bool:
     """True if a convolution of so many channels of each group to so many is a launch of products, in channels-last
-    format: cuDNN takes two to ten times as long there, and for 24 channels up to six times in eager's format."""
+    format: cuDNN takes 1.1 (many images of few groups) to ten times as long there (docs/gpu.md)."""
     halves = dtype in (torch.float16, torch.bfloat16)
     return halves and 16 <= channels <= 64 and channels % 8 == out % 8 == 0 and has_measured_products(device)
 

@@ -89,3 +89,10 @@ def test_both_alternatives_compute_the_product(rows: int, by_rows: bool) -> None
     alternatives = products_by_matrix._runs(cpp.compiled_convolution, rows, 768, 1536, by_rows)
     for (run,) in alternatives.values():
         assert torch.equal(run(), torch.full((rows, 1536), 768 / 4))
+
+
+@pytest.mark.parametrize("by_rows", (False, True))
+def test_products_of_one_factor_are_timed(by_rows: bool, timing: Timing) -> None:
+    timing.ratio = 2.0
+    assert not is_kernel_quicker(cpp.compiled_convolution, 1 << 16, 1, 64, by_rows, tunes=True)
+    assert timing.count == 1

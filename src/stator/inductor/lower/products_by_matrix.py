@@ -199,7 +199,7 @@ def _typical_sizes(rows: int, inner: int, columns: int, work: int) -> tuple[int,
     """As those for libraries, but for what kernels depend on: how much of a tile few columns fill, and lines that are
     no whole number of vectors, which take longer."""
     rows, depth, across = typical_sizes(rows, inner, columns, work)
-    depth -= inner % float_lanes() > 0
+    depth -= depth > 1 and inner % float_lanes() > 0
     return rows, depth, columns if columns <= _FEW_COLUMNS and rows * depth * columns <= 2 * work else across
 
 
