@@ -66,6 +66,13 @@ def test_convolutions_of_large_images_without_loops_behind_are_left_to_the_libra
     assert launches(convolved, (32, 64, 56, 56), (64, 64, 3, 3))
 
 
+@pytest.mark.parametrize(("images", "side", "rows"), [(32, 56, 128), (32, 28, 64), (1, 28, 64), (1, 14, 32)])
+def test_tiles_of_convolutions_are_no_wider_than_their_results(images: int, side: int, rows: int) -> None:
+    (found,) = launches(convolved, (images, 128, side, side), (32, 128, 3, 3))
+    tile = found.products.tile
+    assert tile is not None and (tile.rows, tile.columns) == (rows, 32)
+
+
 def test_convolutions_of_any_number_of_images_are_left_to_the_library() -> None:
     assert not launches(partial(convolved, groups=9), (4, 216, 28, 28), (216, 24, 3, 3), batch="n")
 

@@ -38,6 +38,11 @@ _OF_WINDOWS = (
     (Tile(64, 64, 64, 4, 4), 96),
     (Tile(64, 32, 64, 4, 6), 48),
 )
+_OF_SLIM_WINDOWS = (  # for results of at most 32 channels
+    (Tile(128, 32, 64, 4, 4), 264),
+    (Tile(64, 32, 64, 4, 6), 12),
+    (Tile(32, 32, 64, 4, 6), 1),
+)
 _MORE_OF_WINDOWS = (Tile(32, 32, 64, 4, 6), Tile(128, 128, 64, 4, 4), Tile(128, 32, 64, 4, 4))
 _MOST_STEP = 64  # columns, and channels of a step, of a tile by groups
 _BUSY_WITH_GROUPS = 64
@@ -146,7 +151,8 @@ def _of_windows(group: ProductGroup, lowered: Lowered) -> Tile | None:
         )
     if products.depth > _MOST_DEPTH_OF_WINDOWS:
         return None
-    tile = next((tile for tile, least in _OF_WINDOWS if _programs(tile, rows, columns) >= least), None)
+    tiles = _OF_SLIM_WINDOWS if columns <= _SLIM.columns else _OF_WINDOWS
+    tile = next((tile for tile, least in tiles if _programs(tile, rows, columns) >= least), None)
     if tile is None or _programs(tile, rows, columns) <= _MULTIPROCESSORS:
         return tile
     return tile if _has_epilogue(group) and columns <= _MOST_COLUMNS_OF_WINDOWS else None
