@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import stator
+from stator.base import counters
 
 X = torch.ones(2)
 Program = Callable[[torch.Tensor, int], Any]
@@ -228,6 +229,52 @@ def test_an_entry_for_an_object_is_used() -> None:
             log.append(repr(run(X)))
         found.append(log)
     assert found[1] == found[0]
+
+
+def test_an_entry_for_an_object_keeps_what_the_first_call_read() -> None:
+    found = []
+    for compiled in (False, True):
+        Holder.scaled.cache_clear()
+        one = Holder()
+        program = lambda x, one=one: x + one.scaled(3)  # noqa: E731
+        run = stator.compile(program, backend="eager") if compiled else program
+        log = []
+        for scale in (2, 3, 4):
+            one.scale = scale
+            log.append(repr(run(X)))
+        found.append(log)
+    assert found[1] == found[0]
+
+
+@functools.lru_cache
+def noise(shape: tuple[int, int]) -> torch.Tensor:
+    return torch.randn(shape[1])
+
+
+def test_each_size_has_its_entry() -> None:
+    found = []
+    for compiled in (False, True):
+        noise.cache_clear()
+        torch.manual_seed(0)
+        program = lambda x: x + noise((2, x.shape[1]))  # noqa: E731
+        run = stator.compile(program, backend="eager") if compiled else program
+        found.append([run(torch.ones(3, size)).tolist() for size in (5, 7, 9, 7, 5, 11)])
+    assert found[1] == found[0]
+
+
+@pytest.mark.fixed_sizes
+def test_a_cache_by_sizes_needs_no_version_for_each() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x + noise((2, x.shape[1]))
+
+    noise.cache_clear()
+    run = stator.compile(program, backend="eager")
+    for size in (5, 7, 9):
+        run(torch.ones(3, size))
+    compiled = counters.counts["frames"]
+    for size in (11, 13, 17):
+        run(torch.ones(3, size))
+    assert counters.counts["frames"] == compiled
 
 
 def test_a_function_that_is_first_called_behind_a_change_that_it_reads() -> None:

@@ -196,6 +196,10 @@ class VaryingLoops:
             what = f"a list of the rows of {tensor.describe(self._context)}, whose number changes from call to call"
             raise unsupported("varying-length", what, "keep the rows in one tensor")
 
+    def end_graphs_for(self, numbers: Iterable[SymbolicNumber]) -> bool:
+        """Whether some numbers change from call to call, where the graph may end for this reason."""
+        return self._may_end_graphs() and any(map(self._changes, numbers))
+
     def change_often(self, sizes: Iterable[Any]) -> bool:
         """Whether sizes change from call to call, where the graph may end for this reason."""
         symbolic = [size for size in sizes if type(size) is not int and size.node.has_hint()]
@@ -207,11 +211,9 @@ class VaryingLoops:
 
     def _varies(self, iterator: Value) -> bool:
         """Whether this is the iterator of a range, before its first item, whose bounds change from call to call."""
-        if not self._may_end_graphs():
-            return False
         if not _is_new_range(iterator) or not iterator.container.has_open_length:  # type: ignore[attr-defined]
             return False
-        return any(map(self._changes, iterator.container.open_bounds))  # type: ignore[attr-defined]
+        return self.end_graphs_for(iterator.container.open_bounds)  # type: ignore[attr-defined]
 
     def _changes(self, number: SymbolicNumber) -> bool:
         """Whether a number depends on ints that change from call to call, or on sizes that do so often."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import gc
+from collections.abc import Iterable, Iterator
 from types import FunctionType
 from typing import Any
 
@@ -17,10 +18,11 @@ from stator.dynamo.interpreter.wrapping import is_constant_object, wraps
 from stator.dynamo.values.base import CaptureContext, NotConstant, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.mappings import DictValue
-from stator.dynamo.values.containers.sequences import ListValue
+from stator.dynamo.values.containers.sequences import ListValue, TupleValue
 from stator.dynamo.values.containers.sets import SetValue
 from stator.dynamo.values.functions import BuiltinValue
 from stator.dynamo.values.objects import ObjectValue
+from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_open
 from stator.dynamo.values.tensors.tensor import TensorValue
 
 _WITH_IDENTITY = (ListValue, SetValue, DictValue, ObjectValue, TensorValue)
@@ -40,9 +42,12 @@ def _wrap_cached(context: CaptureContext, obj: Any, source: Source | None) -> Va
 class CachedFunctionValue(Value):
     """A function under functools.lru_cache. Guards hold the entries of the cache that captured code relies on.
 
-    Constants without an entry: capture calls the function. Other arguments without an entry: capture follows the
-    function, which then may change nothing. The captured code may neither change its result nor hand it on, because
-    each call of the compiled code makes another object. Compiled code counts no hits in `cache_info()`.
+    Constants and objects without an entry: capture calls the function. Other arguments without an entry: capture
+    follows the function, which then may change nothing. The captured code may neither change its result nor hand it
+    on, because each call of the compiled code makes another object. Compiled code counts no hits in `cache_info()`.
+
+    Numbers that change from call to call end the graph: each has an entry, which may differ from what the function
+    would make now.
     """
 
     __slots__ = ("cached", "function")
@@ -60,6 +65,9 @@ class CachedFunctionValue(Value):
 
     def call(self, context: CaptureContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         given = [*args, *kwargs.values()]
+        if context.loops.end_graphs_for(_open_numbers(given)):
+            what = f"{self.cached.__qualname__}, whose results are cached by numbers that change from call to call"
+            raise unsupported("functools", what, "call it outside, or without the cache")
         try:
             objects = [_real(arg) for arg in given]
             hash(tuple(objects))
@@ -70,13 +78,10 @@ class CachedFunctionValue(Value):
         held = CallSource(entry.result, (self.source, *sources))  # type: ignore[arg-type]
         result = entry.result(self.cached, *objects)
         if result is _NOTHING:
-            if any(map(_is_object, given)):  # the function may read their state
-                context.guard(held, GuardKind.IS, _NOTHING)
-                return self._follow(context, args, kwargs)
             full = entry.bounded and self.cached.cache_info().currsize >= self.cached.cache_parameters()["maxsize"]
             if full or context.mutations.entries or context.recorder.mode.writes_outside():
                 context.guard(held, GuardKind.IS, _NOTHING)
-                if context.recorder.fullgraph:
+                if context.recorder.fullgraph or any(map(_is_object, given)):
                     return self._follow(context, args, kwargs)
                 why = "whose cache is full" if full else "which has no entry yet, behind a change that it may read"
                 raise unsupported("functools", f"{self.cached.__qualname__}, {why}")
@@ -176,6 +181,15 @@ def _is_object(arg: Value) -> bool:
         return False
     cls = type(arg.obj)
     return cls.__eq__ is object.__eq__ and cls.__hash__ is object.__hash__
+
+
+def _open_numbers(given: Iterable[Value]) -> Iterator[SymbolicNumber]:
+    """The numbers among arguments, and in tuples of these, that are no constants."""
+    for arg in given:
+        if isinstance(arg, TupleValue):
+            yield from _open_numbers(arg.items)
+        elif is_open(arg):
+            yield arg
 
 
 def _real(arg: Value) -> Any:
