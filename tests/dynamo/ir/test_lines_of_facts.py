@@ -143,6 +143,17 @@ def test_the_log_says_why_a_loop_is_unrolled(compiled_where: list[str]) -> None:
     assert compiled_where[-1].endswith("in over_size: the loop is unrolled because the graph may not end here)")
 
 
+def test_the_log_says_why_a_list_of_a_range_needs_its_length(compiled_where: list[str]) -> None:
+    def positions(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tensor(list(range(x.shape[1])))
+
+    compiled = stator.compile(positions)
+    for size in (5, 7, 9):
+        x = torch.randn(2, size)
+        assert torch.equal(compiled(x), positions(x))
+    assert compiled_where[-1].endswith("positions: a list of a range needs its length, torch.arange does not)")
+
+
 @pytest.mark.fixed_sizes
 def test_the_log_calls_the_number_of_a_turn_by_its_name(compiled_where: list[str]) -> None:
     def over_beginnings(x: torch.Tensor, count: int) -> torch.Tensor:

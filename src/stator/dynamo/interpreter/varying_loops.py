@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from stator.dynamo.bytecode import Instruction, stored_variables
@@ -122,10 +122,7 @@ class VaryingLoops:
     def _unrolled(self, iterator: Value, why: str) -> Value | None:
         """The item of the next turn. Facts about the bounds of a range say why it is unrolled."""
         if _is_new_range(iterator) and iterator.container.has_open_length:  # type: ignore[attr-defined]
-            environment = self._context.recorder.numbers.environment
-            locate = environment.locate
-            with environment.located(lambda: replace(locate(), why=why)):
-                iterator.container.constant()  # type: ignore[attr-defined]
+            iterator.container.fix(why)  # type: ignore[attr-defined]
         return self._context.next_item(iterator)
 
     def settle(self) -> None:

@@ -13,6 +13,7 @@ from stator.dynamo.values.base import CaptureContext, Raised, Value, unsupported
 from stator.dynamo.values.containers.iterators import IteratorValue
 from stator.dynamo.values.containers.mappings import DictValue, MappingProxyValue
 from stator.dynamo.values.containers.sequences import TupleValue
+from stator.dynamo.values.containers.slices import RangeValue
 from stator.dynamo.values.objects import MISSING, ObjectValue
 from stator.dynamo.values.symbolic_numbers import is_open
 from stator.dynamo.values.tensors.tensor import TensorValue
@@ -65,6 +66,8 @@ def listed(context: CaptureContext, value: Value) -> Iterator[Value]:
     """The items as list(), tuple() and stars take them: Python asks an object for its iterator, then for its length."""
     if isinstance(value, TensorValue):
         context.loops.check_parts(value)
+    if isinstance(value, RangeValue) and value.has_open_length:
+        value.fix("a list of a range needs its length, torch.arange does not")
     if not isinstance(value, ObjectValue) or not _says_its_length(context, value):
         yield from context.iterate(value)
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeGuard
 
 import torch
@@ -121,6 +122,13 @@ class RangeValue(Value):
         if self._known is None:
             self._known = range(*(bound.constant() for bound in self.bounds))
         return self._known
+
+    def fix(self, why: str) -> None:
+        """Make constants of open bounds. Facts about them say why."""
+        environment = self.open_bounds[0].symbols.environment
+        locate = environment.locate
+        with environment.located(lambda: replace(locate(), why=why)):
+            self.constant()
 
     def truth(self, context: CaptureContext) -> bool:
         return bool(self.constant())
