@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import os
 import subprocess
 import sys
@@ -145,6 +146,12 @@ def fake_compiler(folder: Path, body: str) -> str:
     path.write_text("#!/bin/sh\n" + body)
     path.chmod(0o755)
     return str(path)
+
+
+@pytest.mark.parametrize(("version", "given"), [("g++ 12.2.0", True), ("Debian clang version 14.0.6", False)])
+def test_clang_is_not_given_flags_of_gcc_s_register_allocator(version: str, given: bool) -> None:
+    chain = dataclasses.replace(toolchain.find_toolchain(), version=version)
+    assert (toolchain.GCC_ALLOCATION in chain.build_command("unit.cpp", "unit.so")) == given
 
 
 def test_a_compiler_that_builds_nothing_is_a_missing_toolchain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -37,6 +37,9 @@ OPTIMIZE = (
     *("-O1", "-fexpensive-optimizations", "-fcaller-saves"),
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"),
 )
+# One region per function for GCC's register allocator; Clang has no such option. A region per loop, the default, takes
+# a tenth longer to compile and spills no less in loops over vectors.
+GCC_ALLOCATION = "-fira-region=one"
 LANGUAGE = (
     *("-std=gnu++17", "-fPIC", "-w"),
     *("-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables"),
@@ -78,7 +81,8 @@ class Toolchain:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        return (*OPTIMIZE, *self.native, *self.threading, *LANGUAGE)
+        allocation = () if "clang" in self.version else (GCC_ALLOCATION,)
+        return (*OPTIMIZE, *allocation, *self.native, *self.threading, *LANGUAGE)
 
     @property
     def link(self) -> tuple[str, ...]:
