@@ -125,7 +125,7 @@ class RangeValue(Value):
 
     def fix(self, why: str) -> None:
         """Make constants of open bounds. Facts about them say why."""
-        environment = self.open_bounds[0].symbols.environment
+        environment: Any = self.open_bounds[0].symbols.environment  # of a capture, which locates facts
         locate = environment.locate
         with environment.located(lambda: replace(locate(), why=why)):
             self.constant()
