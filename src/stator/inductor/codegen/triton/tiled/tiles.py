@@ -32,7 +32,7 @@ _LOOPED = Tile(128, 256, 64, 8, 3)  # for programs that compute several tiles; s
 _FEW_OF_GROUPS, _MANY_OF_GROUPS = Tile(16, 64, 128, 4, 4), _WIDE
 _LAST_OF_GROUPS = 4
 
-# Windows of images, without groups (H200): a tile, and the fewest programs for which it is taken; others worth timing
+# Windows of images, without groups (H200): a tile, and the fewest programs for which it is taken
 _OF_WINDOWS = (
     (Tile(128, 64, 64, 8, 3), 264),
     (Tile(64, 64, 64, 4, 4), 96),
@@ -43,7 +43,7 @@ _OF_SLIM_WINDOWS = (  # for results of at most 32 channels
     (Tile(64, 32, 64, 4, 6), 12),
     (Tile(32, 32, 64, 4, 6), 1),
 )
-_MORE_OF_WINDOWS = (Tile(32, 32, 64, 4, 6), Tile(128, 128, 64, 4, 4), Tile(128, 32, 64, 4, 4))
+_LARGE_OF_WINDOWS = Tile(128, 128, 64, 4, 4)  # only by timing
 _MOST_STEP = 64  # columns, and channels of a step, of a tile by groups
 _BUSY_WITH_GROUPS = 64
 
@@ -275,7 +275,7 @@ def _candidates_of_windows(group: ProductGroup, lowered: Lowered) -> list[Tile]:
         found |= dict.fromkeys([*tiles, *(replace(tile, warps=2) for tile in tiles)])
     else:
         depth = _power_of_two(_channels(products), _MOST_STEP)
-        usual = [*(tile for tile, _ in _OF_WINDOWS), *_MORE_OF_WINDOWS]
+        usual = [*(tile for tile, _ in (*_OF_WINDOWS, *_OF_SLIM_WINDOWS)), _LARGE_OF_WINDOWS]
         found |= dict.fromkeys([replace(tile, depth=depth) for tile in usual])
     most = _power_of_two(products.rows, 128)
     return [tile for tile in found if tile.rows <= most and _fits(tile, len(products.parts[0].rights))][:MOST]
