@@ -57,7 +57,7 @@ _PLAIN = {
     # tl.maximum's treatment of NaN has changed between versions, so the text spells it out
     "fmax": "tl.where(({0} != {0}) | ({0} < {1}), {1}, {0})",
     "fmin": "tl.where(({0} != {0}) | ({0} > {1}), {1}, {0})",
-    "rsqrt": "libdevice.rsqrt({0})",
+    **{"rsqrt": "libdevice.rsqrt({0})", "approximate_div": "{0} / {1}", "approximate_reciprocal": "1.0 / {0}"},
     **{"bitwise_and": "({0} & {1})", "bitwise_or": "({0} | {1})", "bitwise_xor": "({0} ^ {1})"},
     **{"lshift": "({0} << {1})", "rshift": "({0} >> {1})", "floor_div": "floor_div({0}, {1})"},
     "trunc_div": "({0} // {1})",

@@ -12,14 +12,15 @@ import torch
 from stator.base.config import Options
 from stator.base.errors import CompileError
 from stator.inductor.buffers import Buffer
-from stator.inductor.codegen.kernel import Kernel, KernelValue, Store, merge
+from stator.inductor.codegen.kernel import Kernel, KernelValue, Store
 from stator.inductor.program.steps import KernelSource
 from stator.inductor.schedule.groups import AttentionGroup, Combination, Group, ProductGroup
 from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.shapes.expr import Expr, ExprLike
 
 from .blocks import ALIGNED, BY_RULE, Blocks, Variation, choose_blocks, neighbours_of_thread, varied
-from .expressions import TritonIndexPrinter, print_value
+from .divisions import merge_members
+from .expressions import print_value
 from .joint_reductions import Moments, extrema_with_positions, inner_stores, next_phase_at_once, reductions
 from .launch import block_count, index_type, lanes_of, print_grid, programs_of, typed_sizes
 from .memory import KernelStatements
@@ -66,7 +67,7 @@ def _print_part(
     number: str,
     variation: Variation = BY_RULE,
 ) -> PrintedPart:
-    kernel = merge(group, buffers, knowledge, TritonIndexPrinter)
+    kernel = merge_members(group, buffers, knowledge)
     if 0 in kernel.sizes[kernel.outer :]:
         raise CompileError("inductor", "a reduction over no elements reached code generation")
     blocks = varied(kernel, choose_blocks(kernel), variation)

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from stator.inductor.buffers import Buffer, Loops
-from stator.inductor.codegen.kernel import Kernel, merge
-from stator.inductor.codegen.triton.expressions import TritonIndexPrinter
+from stator.inductor.codegen.kernel import Kernel
+from stator.inductor.codegen.triton.divisions import merge_members
 from stator.inductor.codegen.triton.launch import block_count, index_type, typed_sizes
 from stator.inductor.codegen.triton.modules import PrintedPart, pointer_names
 from stator.inductor.codegen.triton.statements import Statements
@@ -78,7 +78,7 @@ class AttentionPrinter(Statements):
         arguments: Any = None
         for kind, loops in members.items():
             alone = Group(group.name, tuple(loops), loops[0].body.ranges, group.internal, group.reads, group.writes)
-            kernel = merge(alone, buffers, knowledge, TritonIndexPrinter)
+            kernel = merge_members(alone, buffers, knowledge)
             arguments = arguments or kernel.indices.arguments
             kernel.indices.arguments = arguments
             self.kernels[kind] = kernel

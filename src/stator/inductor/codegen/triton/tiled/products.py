@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from stator.inductor.buffers import Buffer
-from stator.inductor.codegen.kernel import Kernel, merge
-from stator.inductor.codegen.triton.expressions import TritonIndexPrinter
+from stator.inductor.codegen.kernel import Kernel
+from stator.inductor.codegen.triton.divisions import merge_members
 from stator.inductor.codegen.triton.launch import block_count, index_type, typed_sizes
 from stator.inductor.codegen.triton.modules import PrintedPart, pointer_names
 from stator.inductor.codegen.triton.statements import Statements
@@ -39,7 +39,7 @@ def print_products(group: ProductGroup, buffers: Mapping[str, Buffer], knowledge
     for part in products.parts:
         ranges = (products.batch, products.rows, part.columns)
         alone = Group(group.name, part.epilogue, ranges, group.internal, group.reads, group.writes)
-        kernel = merge(alone, buffers, knowledge, TritonIndexPrinter)
+        kernel = merge_members(alone, buffers, knowledge)
         if kernels:
             kernel.indices.arguments = kernels[0].indices.arguments
         kernels.append(kernel)
