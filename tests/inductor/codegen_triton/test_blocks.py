@@ -68,3 +68,17 @@ def test_sums_of_depthwise_taps_fit_in_registers(taps, rows, each):
     loads = [value for value in kernel.values if value.name == "load"]
     assert len(loads) == 8 + rows * (8 + taps - 1), "an element is loaded once for all taps of a row"
     assert blocks.x_block * blocks.r_block == each * 32 * blocks.warps
+
+
+@pytest.mark.parametrize(
+    ("channels", "side", "blocks", "warps"), [(144, 56, (16, 32), 4), (240, 28, (16, 1024), 16), (1152, 7, (64, 64), 8)]
+)
+def test_means_of_depthwise_convolutions_have_few_elements_for_a_thread(channels, side, blocks, warps):
+    def function(x, weight):
+        y = torch.nn.functional.silu(torch.nn.functional.conv2d(x, weight, padding=2, groups=channels))
+        return y, y.mean((2, 3))
+
+    x = torch.empty(32, channels, side, side, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    weight = torch.empty(channels, 1, 5, 5, dtype=torch.bfloat16)
+    _, chosen = max(kernels(function, x, weight), key=lambda one: len(one[0].values))
+    assert ((chosen.x_block, chosen.r_block), chosen.warps) == (blocks, warps)

@@ -28,6 +28,11 @@ def inner_loads(kernel: Kernel) -> int:
     return len({v.args[0] for v in kernel.values if v.name == "load" and v.loops & kernel.inner_bits})
 
 
+def inner_reads(kernel: Kernel) -> int:
+    """Loads for each iteration of the inner loops, also of several places of one buffer."""
+    return sum(value.name == "load" and value.loops & kernel.inner_bits != 0 for value in kernel.values)
+
+
 def crossing_loops(kernel: Kernel) -> tuple[int, int] | None:
     """Two long loops of which some buffers that both walk through are contiguous along one, others along the other."""
     along: dict[int, int] = defaultdict(int)  # a loop -> all loops of accesses that are contiguous along it

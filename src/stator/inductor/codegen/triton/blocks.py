@@ -9,7 +9,7 @@ from stator.inductor.codegen.kernel import Kernel
 from stator.inductor.sizes import ceil_div, product
 from stator.shapes.expr import ExprLike
 
-from .access_patterns import crossing_loops, inner_loads, narrowest, neighbours_are_outer
+from .access_patterns import crossing_loops, inner_loads, inner_reads, narrowest, neighbours_are_outer
 from .joint_reductions import joint_phases, next_phase_at_once, reductions
 
 _WAVE = 264  # programs that occupy a large GPU: two for each multiprocessor
@@ -25,6 +25,8 @@ _KEPT_COLUMNS = 8192  # elements of a block in registers if neighbours lie in ot
 _LONG_OPERATIONS = frozenset(("erf", "tanh", "exp", "sigmoid"))
 _KEPT_PER_THREAD = 64  # of them; exchanges between many warps took most of the time
 _FEW_SUMS, _SUM_REGISTERS = 4, 24  # with more sums than these, steps whose sums take about so many of a thread
+_WINDOW = 8  # loads for each element: of the elements around it, so that threads have few elements
+_OF_WINDOWS_PER_THREAD = 4  # of a step along columns; of a whole column as many as of a row
 _SUM_ELEMENTS = 1024  # of a block whose columns are summed, too
 _LONG_SUM_ROW = 4096  # elements of a row that is summed with the next one
 _AHEAD, _AHEAD_BYTES = 3, 1 << 16  # stages of loads ahead of their rows, in so much shared memory
@@ -245,13 +247,17 @@ def _column_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ..
     if kernel.phases > 1 and loads == 1 and width == 4 and not _runs_once(kernel):
         in_registers |= most_r * _FEWEST_LANES // 2 <= _COLUMNS
     line = min(max(_LINE // width, _FEWEST_LANES), _LANES)
+    windows = kernel.phases == 1 and inner_reads(kernel) >= _WINDOW
     # a sum needs no registers but its own; where programs are few, waiting for each step would take most of the time
     persistent = in_registers and (kernel.phases > 1 or rows < _WAVE * line)
     if persistent:
         r_block = _power_of_two(int(most_r))
-        x_block = min(max(_KEPT_COLUMNS // r_block, _FEWEST_LANES // 2), _LANES)
+        x_block = min(max(_KEPT_COLUMNS // r_block, _FEWEST_LANES // 2), _LANES) if not windows else _FEWEST_LANES
     else:
         step = 32 if row < _LONG_COLUMN else 64 if loads > 1 or width > 2 else 128
+        if windows:
+            step = max(step, 64) if most_r <= 64 else step
+            line = _lanes_without_waste(typical[shared[-1]], line)
         x_block, r_block = line, _power_of_two(int(min(most_r, step)))
     x_block = _block(most_x, _shrunk(x_block, rows, min(max(_FEWEST_LANES, _SMALLEST // r_block), x_block)))
     if not persistent and rows < _WAVE * x_block:  # few programs wait less if they load much at a time
@@ -259,11 +265,19 @@ def _column_blocks(kernel: Kernel, shared: tuple[int, ...], inner: tuple[int, ..
         warps = min(max(x_block * r_block // (32 * _PER_THREAD), 4), _MOST_WARPS)
         return _blocks(kernel, programs, shared, inner, x_block, r_block, most_r <= r_block, warps)
     each = _KEPT_PER_THREAD if loads == 1 else _KEPT_PER_THREAD // 2
+    if windows:
+        each = _PER_THREAD if most_r <= r_block else _OF_WINDOWS_PER_THREAD
     warps = min(max(x_block * r_block // (32 * each), 4), _MOST_WARPS)
     stores = any(store.loops & kernel.inner_bits for store in kernel.stores)
-    if not persistent and stores and any(value.name in _LONG_OPERATIONS for value in kernel.values):
+    if not persistent and not windows and stores and any(value.name in _LONG_OPERATIONS for value in kernel.values):
         warps = min(2 * warps, _MOST_WARPS)  # they take longer than exchanges between warps
     return _blocks(kernel, programs, shared, inner, x_block, r_block, persistent or most_r <= r_block, warps)
+
+
+def _lanes_without_waste(columns: int, most: int) -> int:
+    """The most lanes of which few lie behind the last column."""
+    sizes = [most >> power for power in range(3) if most >> power >= _FEWEST_LANES]
+    return next((size for size in sizes if -columns % size <= columns // 16), _FEWEST_LANES)
 
 
 def _room(kernel: Kernel) -> int:
