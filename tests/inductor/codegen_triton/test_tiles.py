@@ -88,3 +88,26 @@ def gated(x: Any, weight: Any) -> Any:
 def test_one_row_by_a_large_matrix_is_left_to_the_library() -> None:
     assert launches(gated, (1, 1024), (1024, 1024)) and launches(gated, (16, 2048), (2048, 2048))
     assert not launches(gated, (1, 2048), (2048, 2048))
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "tile"),
+    [
+        (401408, 16, 96, (128, 32, 16)),
+        (25088, 64, 256, (64, 64, 64)),
+        (1568, 80, 480, (64, 32, 64)),
+        (25088, 144, 40, (128, 64, 64)),
+        (25088, 512, 128, None),
+    ],
+)
+def test_many_rows_of_small_depth_with_an_epilogue_are_launches(
+    rows: int, depth: int, columns: int, tile: tuple[int, int, int] | None
+) -> None:
+    found = [group.products.tile for group in launches(gated, (rows, depth), (depth, columns))]
+    assert [(one.rows, one.columns, one.depth) for one in found if one is not None] == ([] if tile is None else [tile])
+    assert not launches(torch.matmul, (rows, depth), (depth, columns)), "without loops behind, the library is as quick"
+
+
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(32, 96, 4), (64, 4, 96), (128, 1152, 48)])
+def test_gates_of_channels_are_launches(rows: int, depth: int, columns: int) -> None:
+    assert launches(gated, (rows, depth), (depth, columns))

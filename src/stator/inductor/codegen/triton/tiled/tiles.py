@@ -19,13 +19,14 @@ _SHARED = 220 << 10  # bytes of shared memory that a program may have for its si
 MOST = 8  # tiles that timing compares
 _FEW_ROWS = 16  # the fewest that tensor cores multiply
 _SQUARE, _NARROW, _SLIM = Tile(64, 64, 64, 4, 6), Tile(64, 32, 128, 4, 4), Tile(64, 32, 64, 4, 6)
-_WIDE = Tile(64, 128, 64, 4, 4)
+_WIDE, _TALL = Tile(64, 128, 64, 4, 4), Tile(128, 64, 64, 4, 4)
 _BROAD = (Tile(128, 256, 64, 8, 4), Tile(128, 128, 64, 4, 4), _WIDE, _SQUARE)
 _FLAT, _DEEP_FLAT, _SMALL_FLAT = Tile(16, 32, 128, 4, 5), Tile(16, 32, 256, 4, 4), Tile(16, 16, 256, 4, 4)
 # What timing compares, by the rows of a product. Tiles for shared depth come first.
 _FEW = (_DEEP_FLAT, _SMALL_FLAT, _FLAT, Tile(16, 64, 128, 4, 4))
 _SOME = (_SQUARE, _NARROW, _SLIM, Tile(64, 64, 128, 4, 3), _WIDE)
-_MANY = (Tile(128, 128, 64, 8, 3), _WIDE, Tile(128, 64, 64, 4, 4), Tile(128, 128, 64, 4, 4), Tile(128, 256, 64, 8, 3))
+_MANY = (Tile(128, 128, 64, 8, 3), _WIDE, _TALL, Tile(128, 128, 64, 4, 4), Tile(128, 256, 64, 8, 3))
+_SHALLOW = 128  # the greatest depth of products that are read in two steps at most
 _SPLITS = (4, 3, 2)
 _LOOPED = Tile(128, 256, 64, 8, 3)  # for programs that compute several tiles; smaller tiles lost by this
 # Groups: by the mean of their rows, and the most rows for which ATen's kernel took 1.4 times as long and more (H200)
@@ -50,14 +51,17 @@ _BUSY_WITH_GROUPS = 64
 # Bounds of what was timed
 _MOST_DEPTH = 1024  # that one program adds up: the library shares a greater depth, too
 _MOST_OF_FEW_ROWS = 2048  # columns and depth of few rows
+_MOST_OF_SMALL, _SMALL_MATRIX = 128, 1 << 16  # rows, and elements of a matrix that a few programs read
 _MOST_OF_TWO_ROWS = 1 << 21  # elements of a matrix
 _MOST_SHARED_DEPTH = 4096
 _MOST_COLUMNS, _MOST_PLAIN_COLUMNS, _MOST_COLUMNS_OF_MANY_ROWS = 6144, 1024, 3072
 _TABLE = 8192  # more columns are a table of words
 _LEAST_PROGRAMS = 24
+_FEWEST_MANY_ROWS = 256
 _MOST_DEPTH_OF_WINDOWS, _MOST_COLUMNS_OF_WINDOWS = 1152, 128
 _LARGE = 1 << 28  # products of two numbers
 _MULTIPROCESSORS = 132
+_FULL = 264  # programs, two for each multiprocessor
 _BUSY = 96  # programs that keep the device busy, where each reads its part of the weights once
 _LEAST_SHARE = 384  # of the depth: programs with less end before loads are on their way
 
@@ -79,7 +83,8 @@ def choose_tile(group: ProductGroup, may_share_depth: bool, *, lowered: Lowered)
         return _of_windows(group, lowered)
     total = sum(columns) * len(products.parts[0].rights)
     alone = len(products.parts) == 1 and len(products.parts[0].rights) == 1
-    few = _few_rows(rows, total, depth) if alone and batch == 1 and _has_epilogue(group) else None
+    one_with_loops = alone and batch == 1 and _has_epilogue(group)
+    few = (_few_rows(rows, total, depth) or _small_matrix(rows, total, depth)) if one_with_loops else None
     if not _has_wide_accesses(group, lowered):
         return few
     if batch != 1:
@@ -92,6 +97,8 @@ def choose_tile(group: ProductGroup, may_share_depth: bool, *, lowered: Lowered)
         return shared
     elif few is not None:
         return few
+    elif one_with_loops and (many := _many_rows(rows, total, depth)) is not None:
+        return many
     elif depth > _MOST_DEPTH:
         return None
     elif len(products.parts) > 1:
@@ -186,6 +193,30 @@ def _has_epilogue(group: ProductGroup) -> bool:
 
 def _programs(tile: Tile, rows: int, columns: int) -> int:
     return -(-rows // tile.rows) * -(-columns // tile.columns)
+
+
+def _small_matrix(rows: int, columns: int, depth: int) -> Tile | None:
+    """For gates of channels, with an epilogue: a launch takes 2 to 4 us, the library's two kernels and loops 4 to 8."""
+    return _SLIM if rows <= _MOST_OF_SMALL and columns * depth <= _SMALL_MATRIX else None
+
+
+def _many_rows(rows: int, columns: int, depth: int) -> Tile | None:
+    """For many rows of small depth, with an epilogue: memory bounds the product, and a launch moves its results once.
+    Narrow tiles for small depths, or where few programs have larger ones."""
+    if rows <= _FEWEST_MANY_ROWS or depth > 2 * _SHALLOW:
+        return None
+    if depth > _SHALLOW:
+        return _TALL if rows >= 2 * _FEWEST_MANY_ROWS else None
+    if min(columns, depth) > 32 and _programs(_SQUARE, rows, columns) >= _FULL:
+        return _of_shallow(64, 64, depth)
+    tall = _of_shallow(128, 32, depth)
+    return tall if _programs(tall, rows, columns) >= 2 * _FULL else _of_shallow(64, 32, depth)
+
+
+def _of_shallow(rows: int, columns: int, depth: int) -> Tile:
+    """A tile whose programs read their sides in one or two steps, so that many run at a time."""
+    step = _power_of_two(depth, 64)
+    return Tile(rows, columns, step, 4, 1 if depth <= step else 2)
 
 
 def _few_rows(rows: int, columns: int, depth: int) -> Tile | None:
@@ -286,7 +317,15 @@ def _usual(products: Products, lowered: Lowered) -> tuple[Tile, ...]:
     rows, columns = lowered.sizes.hints([products.rows, products.parts[0].columns])
     if products.ends is not None and not products.ends.along_depth:
         rows //= products.ends.count
-    return _FEW if rows <= _FEW_ROWS else _MANY if rows > 256 or columns > _TABLE else _SOME
+    if rows <= _FEW_ROWS:
+        return _FEW
+    if rows <= 256 and columns <= _TABLE:
+        return _SOME
+    depth = lowered.sizes.hint(products.depth)
+    if depth > _SHALLOW:
+        return _MANY
+    shallow = [_of_shallow(*sides, depth) for sides in ((128, 32), (64, 64), (128, 64), (64, 32), (32, 64))]
+    return (*shallow, *_MANY[:3])
 
 
 def _multiprocessors(device: torch.device) -> int:
