@@ -38,9 +38,11 @@ def test_equal_to_eager_at_every_size_by_few_compilations(name: str, mode: str) 
 
 
 @pytest.mark.slow
-def test_a_window_needs_four_versions_for_prompts_without_padding() -> None:
-    """Prompts within the window and beyond it, and the next token below and above it."""
-    sizes = ((2, 6, 30), (1, 7, 9), (4, 40, 9), (8, 1, 9))
+@pytest.mark.parametrize(
+    "sizes", [((2, 6, 30), (1, 7, 9), (4, 40, 9), (8, 1, 9)), ((1, 1, 30), (5, 25, 9), (3, 23, 9), (8, 1, 9))]
+)
+def test_a_window_needs_four_versions_for_prompts_without_padding(sizes) -> None:
+    """Prompts within the window and beyond it, and the next token below and above it, in whatever order."""
     padded, rows = programs()["mistral_sliding_window"], programs()["llama_greedy"]
     check(dataclasses.replace(padded, inputs=rows.inputs, few=sizes, compilations=4), "inference")
 

@@ -71,6 +71,34 @@ def test_one_version_serves_one_row_and_more(causal: bool, heads: int, backend: 
     assert counts.compilations == 1
 
 
+def one_row_or_equal(x, y):
+    rows, length = x.shape[0], y.shape[0]
+    if rows == 1 or length == rows:
+        return x * 2, y
+    return x + y.sum(), y
+
+
+def more_rows_and_others(x, y):
+    rows, length = x.shape[0], y.shape[0]
+    if rows != 1 and length != rows:
+        return x + y.sum(), y
+    return x * 2, y
+
+
+@pytest.mark.parametrize("program", [one_row_or_equal, more_rows_and_others])
+def test_where_both_parts_hold_the_version_is_not_for_one_row_alone(program) -> None:
+    compiled = stator.compile(program, dynamic=True, backend="eager")
+    counts = Counts()
+    for rows, others in ((1, 1), (5, 5), (7, 7), (1, 1)):
+        x, y = torch.randn(rows), torch.randn(others)
+        assert_same(compiled(x, y), program(x, y), EXACT)
+    assert counts.compilations == 1
+    for rows, others in ((1, 4), (3, 4), (1, 2), (4, 4), (2, 1)):
+        x, y = torch.randn(rows), torch.randn(others)
+        assert_same(compiled(x, y), program(x, y), EXACT)
+    assert counts.compilations == 3
+
+
 def test_a_mask_that_hides_keys_needs_a_version_for_one_row() -> None:
     """Cached keys: `is_causal` is False for one row, which sees all of them, and True for more."""
     compiled = stator.compile(attention_as_transformers_calls_it, dynamic=True, backend="eager")

@@ -1,5 +1,8 @@
 """Branches of `and` and `or` whose rest is known: `n > 1 and flag` is False for each `n` where `flag` is False. The
-rest may call functions that do nothing but ask a question with a constant answer, such as `is_compiling()`."""
+rest may call functions that do nothing but ask a question with a constant answer, such as `is_compiling()`.
+
+Where both parts of `n == 1 or length == n` hold, the version relies on the second one: the first allows a single `n`.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from stator.dynamo.values.symbolic_numbers import (
     SymbolicNumber,
     truth_for_all_sizes,
 )
+from stator.shapes.conditions import negate, only_value
 
 from .calling import is_followed, questions
 from .frame import Frame
@@ -31,22 +35,43 @@ _IN_FUNCTIONS = frozenset(("RESUME", "STORE_FAST", "IMPORT_NAME", "RETURN_VALUE"
 _DEEPEST = 4  # calls in one another
 
 
-def either_way(frame: Frame, value: Value, jump: Instruction) -> bool | None:
+def either_way(frame: Frame, value: SymbolicNumber, jump: Instruction) -> bool | None:
     """A truth with which the program goes on as with the other one, if known values lead it to the jump's target with
     an equal stack, by instructions without effects; else None. `value`: the condition, which the caller took off the
     stack. The condition stays on the stack where it is the result itself, as in `n > 1 and True`."""
+    found = _either_way(frame, value, jump, None)
+    if found is None and _allows_one_number(value, "_IF_TRUE" in jump.opname):
+        facts: list[SymbolicNumber] = []
+        found = _either_way(frame, value, jump, facts)
+        if found is not None:
+            for fact in facts:
+                frame.context.truth(fact)
+    return found
+
+
+def _allows_one_number(value: SymbolicNumber, wanted: bool) -> bool:
+    """Whether this is a condition with the wanted truth in this call, as for a single value of a symbol alone."""
+    if value.kind is not bool or value.example is not wanted or truth_for_all_sizes(value) is not None:
+        return False
+    return only_value(value.condition if wanted else negate(value.condition)) is not None
+
+
+def _either_way(
+    frame: Frame, value: SymbolicNumber, jump: Instruction, facts: list[SymbolicNumber] | None
+) -> bool | None:
+    """facts: if not None, examples answer further questions, which are collected here."""
     assert jump.target is not None
     jumps_if = "_IF_TRUE" in jump.opname
     before = list(frame.stack), frame.pc, frame.now
     copied = _is_copied(frame.program.instructions, jump.index)
     keeps = copied or jump.opname.startswith("JUMP_IF_")
     result = frame.stack[-1] if copied else value
-    if keeps and (type(result) is not SymbolicNumber or result.kind is not bool):
+    if keeps and (facts is not None or type(result) is not SymbolicNumber or result.kind is not bool):
         return None
     depth = len(frame.stack) - copied
     frame.pc = jump.index + 1
     try:
-        if not _arrives(frame, jump, depth):
+        if not _arrives(frame, jump, depth, facts):
             return None
         rest = frame.stack[depth:]
         if len(rest) != keeps or not all(isinstance(one, ConstantValue) and type(one.value) is bool for one in rest):
@@ -62,9 +87,9 @@ def _is_copied(instructions: Sequence[Instruction], jump: int) -> bool:
     return before >= 0 and instructions[before].opname == "COPY" and instructions[before].arg == 1
 
 
-def _arrives(frame: Frame, jump: Instruction, depth: int) -> bool:
+def _arrives(frame: Frame, jump: Instruction, depth: int, facts: list[SymbolicNumber] | None) -> bool:
     """Whether all paths behind the jump lead to its target. A jump by an unknown truth may go there, with no values
-    above `depth`; then the path behind it remains."""
+    above `depth`; then the path behind it remains. With `facts`, other unknown truths are those of the examples."""
     target = jump.target.index  # type: ignore[union-attr]
     instructions, handlers = frame.program.instructions, frame.program.handlers
     while jump.index < frame.pc < target:
@@ -81,8 +106,12 @@ def _arrives(frame: Frame, jump: Instruction, depth: int) -> bool:
         elif not instruction.opname.startswith(("POP_JUMP_", "TO_BOOL")) or type(frame.stack[-1]) is not SymbolicNumber:
             return False
         elif instruction.opname != "TO_BOOL":
-            truth = truth_for_all_sizes(frame.stack.pop())  # type: ignore[arg-type]
-            if truth is None and not (instruction.target is jump.target and len(frame.stack) == depth):
+            asked: SymbolicNumber = frame.stack.pop()  # type: ignore[assignment]
+            truth = truth_for_all_sizes(asked)
+            if truth is None and facts is not None and asked.is_known:
+                facts.append(asked)
+                truth = bool(asked.example)
+            elif truth is None and not (instruction.target is jump.target and len(frame.stack) == depth):
                 return False
             if truth is ("_IF_TRUE" in instruction.opname):
                 frame.pc = instruction.target.index  # type: ignore[union-attr]
