@@ -348,18 +348,20 @@ class BreakWriter:
         varying = tuple(name for name in self.locals if name in self.exit.varying)
         held = (at for at, slot in enumerate(slots) if slot is Slot.VALUE and at in self.exit.varying)
         varying += tuple(map(point.stack_parameter, held))
-        has_result = cut == len(slots) and not self.exit.inner and slots[-1:] == [Slot.VALUE]
-        if has_result and self._makes_varying_lengths():
-            varying += (point.stack_parameter(cut - 1),)
+        if cut == len(slots) and not self.exit.inner and self.exit.reason.kind == "varying-length":
+            made = range(cut - self._varying_results(), cut)
+            varying += tuple(point.stack_parameter(at) for at in made if slots[at] is Slot.VALUE)
         return replace(point, varying=varying)
 
-    def _makes_varying_lengths(self) -> bool:
-        """Whether the instruction that runs natively takes or makes a container whose length changes, and likely makes
-        another."""
-        operation, before = self.original[self.exit.index].opname, self.original[self.exit.index - 1].opname
-        takes_part = operation == "BINARY_SLICE" or (operation == "BINARY_SUBSCR" and before == "BUILD_SLICE")
-        makes = takes_part or operation.startswith(("PRECALL", "CALL", "BINARY_OP"))
-        return makes and self.exit.reason.kind == "varying-length"
+    def _varying_results(self) -> int:
+        """The number of containers whose lengths likely change, too, which the instruction that runs natively makes of
+        one. A program that unpacks such a container knows its length, but for `rows, columns = zip(*pairs)`."""
+        operation, before = self.original[self.exit.index], self.original[self.exit.index - 1].opname
+        if operation.opname == "UNPACK_SEQUENCE":
+            return operation.arg or 0
+        name = operation.opname
+        takes_part = name == "BINARY_SLICE" or (name == "BINARY_SUBSCR" and before == "BUILD_SLICE")
+        return int(takes_part or name.startswith(("PRECALL", "CALL", "BINARY_OP")))
 
     def _dead_parameters(self) -> list[str]:
         code = self.writer.code

@@ -63,7 +63,12 @@ def restorer_key(frames: Sequence[InnerFrame]) -> tuple[object, ...]:
 def joined_function(namespace: dict[str, Any], point: ResumePoint, inner: Any) -> FunctionType:
     """A function that resumes a frame at `point`, behind a call. `inner` is the Continuation of the called frame, and
     its result is on top of the stack at `point`. The function takes its own values, then those of `inner`."""
-    whole = replace(point, stack=point.stack[:-1], inner=_of_function(_taken_by(inner), inner._function.__name__))
+    taken = _taken_by(inner)
+    names = _of_function(taken, inner._function.__name__)
+    inside = resumption_of(inner._function.__code__)
+    varies = () if inside is None else inside.point.varying
+    varying = (name for name, own in zip(names, taken, strict=True) if own in varies)
+    whole = replace(point, stack=point.stack[:-1], inner=names, varying=(*point.varying, *varying))
     return function_without_cells(resume_code(whole, native.arrived, native.Inner(inner), native.going_on), namespace)
 
 

@@ -26,7 +26,7 @@ from stator.dynamo.ir.prepared_code import PreparedCode, item_parameter
 from stator.dynamo.values.base import CaptureContext, Lazy, Value, unsupported
 from stator.dynamo.values.constants import ConstantValue
 from stator.dynamo.values.containers.iterators import ContainerIterator, EnumerateValue, RowsIterator, ZipValue
-from stator.dynamo.values.containers.live_iterators import LiveIterator
+from stator.dynamo.values.containers.live_iterators import LiveIterator, VaryingZip
 from stator.dynamo.values.containers.slices import RangeValue
 from stator.dynamo.values.symbolic_numbers import SymbolicNumber, is_open
 from stator.shapes.sym_node import to_expression
@@ -82,7 +82,9 @@ class VaryingLoops:
 
     def _has_varying_end(self, iterator: Value) -> bool:
         """Whether this is an iterator, before its first item, over rows of a tensor or over items of a container whose
-        length changes, such as `reversed(found)`."""
+        length changes, such as `reversed(found)`, or a zip() of a changing number of iterators."""
+        if isinstance(iterator, VaryingZip):
+            return True
         if isinstance(iterator, LiveIterator):
             return iterator.source in self._context.varying and not iterator.position and self._may_end_graphs()
         return isinstance(iterator, RowsIterator) and iterator.untouched

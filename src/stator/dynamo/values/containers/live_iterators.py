@@ -16,6 +16,7 @@ from stator.dynamo.ir.reconstruct_ir import ConstantRecipe, Effect, Load, Recipe
 from stator.dynamo.values.base import CaptureContext, Reconstructor, Value, unsupported
 
 from .iterators import IteratorValue
+from .sequences import OFTEN
 
 
 class LiveIterator(IteratorValue):
@@ -155,6 +156,19 @@ class LiveZip(LiveIterator):
         """The inner iterators do."""
 
 
+class VaryingZip(LiveIterator):
+    """zip() of live iterators whose number changes from call to call, as in `zip(*rows)`: the interpreter takes the
+    items."""
+
+    __slots__ = ()
+
+    def next_item(self, context: CaptureContext) -> Value | None:
+        what = f"the items of {self.source}, a zip() of iterators whose number changes from call to call"
+        raise unsupported("varying-length", what)
+
+    take = next_item
+
+
 def live_iterator(context: CaptureContext, obj: Any, source: Source) -> LiveIterator | None:
     """The value of an iterator found at `source`; None if its next items cannot be read without advancing it."""
     kind = type(obj)
@@ -167,10 +181,15 @@ def live_iterator(context: CaptureContext, obj: Any, source: Source) -> LiveIter
         count = ReadSource(iterator_state.enumerate_count, (source,))
         return LiveEnumerate(obj, source, iterated, context.wrap(iterator_state.enumerate_count(obj), count))
     if kind is zip:
-        parts = [_part(context, obj, source, index) for index in range(iterator_state.iterated_count(obj))]
+        number = iterator_state.iterated_count(obj)
+        count = ReadSource(iterator_state.iterated_count, (source,))
+        if source in context.varying or context.changing.get(count, 0) >= OFTEN:
+            return VaryingZip(obj, source)
+        parts = [_part(context, obj, source, index) for index in range(number)]
         found = [part for part in parts if part is not None]
         if len(found) < len(parts) or not parts:
             return None
+        context.guard(count, GuardKind.EQUALS, number)
         strict = iterator_state.is_strict(obj)
         context.guard(ReadSource(iterator_state.is_strict, (source,)), GuardKind.EQUALS, strict)
         return LiveZip(obj, source, found, strict)

@@ -355,12 +355,12 @@ def _numel(context: CaptureContext, self: SequenceValue) -> Value:
     return product
 
 
-_OFTEN = 2  # changes of the length after which no guard may hold it
+OFTEN = 2  # changes of the length after which no guard may hold it
 
 
 def changes_length(context: CaptureContext, source: Source) -> bool:
     """Whether the length of the container at `source` changes so often that no guard may hold it."""
-    return source in context.varying or context.changing.get(length_source(source), 0) >= _OFTEN
+    return source in context.varying or context.changing.get(length_source(source), 0) >= OFTEN
 
 
 def _varying_length(value: SequenceValue) -> Exception:
