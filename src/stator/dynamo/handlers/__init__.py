@@ -27,6 +27,7 @@ from .torch_calls import (
     function_modes,
     higher_order_operators,
     parameters,
+    tensor_parts,
     tensor_subclasses,
     torch_functions,
     typed_tensors,

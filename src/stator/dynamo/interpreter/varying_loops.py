@@ -35,6 +35,7 @@ from .frame import Frame
 from .nested_break import user_code
 
 _UNROLLED_SIZES = 1  # number of changes of a size after which loops over it are not unrolled any more
+_NUMBERS_OF_PARTS = 4  # changes of a size after which a number of parts that follows from it is no constant any more
 _MOST_TURNS = 8  # in one graph, of a loop whose number of turns changes
 _MOST_OPERATIONS = 64  # in these turns
 _FIRST_VALUE = "the loop is unrolled for the first value of its bound"
@@ -195,6 +196,20 @@ class VaryingLoops:
             what = f"a list of the rows of {tensor.describe(self._context)}, whose number changes from call to call"
             raise unsupported("varying-length", what, "keep the rows in one tensor")
 
+    def check_number_of_parts(self, tensor: Any, number: Any) -> None:
+        """Raise Unsupported where a program divides a tensor into a number of parts that has changed often."""
+        parts = self._context.recorder.numbers.value(number)
+        if not is_open(parts) or not self._may_end_graphs() or self._is_unpacked():
+            return
+        if self._most_changes(parts.expression) >= _NUMBERS_OF_PARTS:
+            what = f"parts of {tensor.describe(self._context)}, whose number changes from call to call"
+            raise unsupported("varying-length", what, "pad to a few sizes")
+
+    def _is_unpacked(self) -> bool:
+        """Whether the program stores each item of this call's result in a variable, and so knows their number."""
+        frame = self._context.frames[-1]
+        return frame.program.instructions[frame.pc].opname == "UNPACK_SEQUENCE"
+
     def end_graphs_for(self, numbers: Iterable[SymbolicNumber]) -> bool:
         """Whether some numbers change from call to call, where the graph may end for this reason."""
         return self._may_end_graphs() and any(map(self._changes, numbers))
@@ -229,9 +244,13 @@ class VaryingLoops:
         return False
 
     def _changes_often(self, size: Any) -> bool:
+        return self._most_changes(to_expression(size)) >= _UNROLLED_SIZES
+
+    def _most_changes(self, expression: Any) -> int:
+        """The number of changes seen of the number in this expression that changed most often."""
         sources = self._context.recorder.numbers.inputs.sources
-        met = (self._context.changing.get(sources[one], 0) for one in to_expression(size).symbols)
-        return max(met, default=0) >= _UNROLLED_SIZES
+        known = (sources[one] for one in expression.symbols if one in sources)
+        return max((self._context.changing.get(source, 0) for source in known), default=0)
 
     def _resumes_in(self, frame: Frame, iterator: Value) -> bool:
         """Whether the frame resumed behind this very FOR_ITER, where the interpreter took the item before."""

@@ -330,41 +330,6 @@ def _size_of(context: CaptureContext, owner: TensorValue, *args: Value, **kwargs
     return shape.get_item(context, dims[0]) if dims else shape
 
 
-@tensor_methods.register("unbind")
-def _unbind(context: CaptureContext, tensor: TensorValue, *args: Value, **kwargs: Value) -> Value:
-    dim = [*args, *kwargs.values(), ConstantValue(0)][0]
-    if isinstance(dim, ConstantValue) and type(dim.value) is int:
-        context.loops.check_parts(tensor, dim.value)
-    return context.record_method("unbind", [tensor, *args], kwargs)
-
-
-@calls(torch.unbind)
-def _unbind_function(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-    if args and isinstance(args[0], TensorValue):
-        return context.call_tensor_method(args[0], "unbind", list(args[1:]), kwargs)
-    return context.record_function(torch.unbind, list(args), kwargs)
-
-
-@tensor_methods.register("tensor_split")
-def _tensor_split_method(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-    return context.record_method("tensor_split", *_with_listed_indices(context, args, kwargs))
-
-
-def _with_listed_indices(
-    context: CaptureContext, args: Sequence[Value], kwargs: dict[str, Value]
-) -> tuple[list[Value], dict[str, Value]]:
-    """The arguments of tensor_split, with numbers in place of a tensor of indices, as torch reads it."""
-    named = dict(kwargs)
-    indices = args[1] if len(args) > 1 else named.pop("tensor_indices_or_sections", None)
-    fake = indices.fake if isinstance(indices, TensorValue) else None
-    if fake is None or fake.dim() != 1 or fake.dtype is not torch.int64 or fake.device.type != "cpu":
-        return list(args), kwargs
-    listed = context.call_tensor_method(indices, "tolist", [], {})
-    if len(args) > 1:
-        return [args[0], listed, *args[2:]], named
-    return list(args), {"indices": listed, **named}
-
-
 @tensor_methods.register("new")
 def _new(context: CaptureContext, tensor: Value, *args: Value, **kwargs: Value) -> Value:
     """A torch.Size argument means a shape, but a tuple, which a graph would contain, means elements."""
@@ -548,9 +513,6 @@ handlers.add_all(
         torch.is_tensor: lambda context, value: ConstantValue(isinstance(value, (TensorValue, TensorSubclassValue))),
         torch.Size: lambda context, items=None: TupleValue(
             list(context.iterate(items)) if items is not None else [], cls=torch.Size
-        ),
-        torch.tensor_split: lambda context, *args, **kwargs: context.record_function(
-            torch.tensor_split, *_with_listed_indices(context, args, kwargs)
         ),
     }
 )
