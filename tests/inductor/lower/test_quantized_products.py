@@ -12,6 +12,7 @@ from tests.differential import FUSED, NARROW, assert_same
 from tests.inductor.lower.lowering_oracle import library_calls, lowered_of
 
 import stator
+from stator.inductor.buffers import Loops
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.operators import quantized_products
 from stator.inductor.passes import constants
@@ -77,6 +78,24 @@ def test_the_weight_is_not_stored_in_the_dtype_of_the_rows(function: Function, r
     assert not library_calls(lowered)
     sizes = [math.prod(one.layout.size) for one in lowered.buffers.values() if one.kind == "computed"]
     assert sizes and max(sizes) <= rows * max(INNER, COLUMNS)
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize(
+    ("rows", "columns", "lanes", "iterations"),
+    [(1, 12, 16, 3), (2, 12, 16, 3), (3, 12, 16, 3), (8, 12, 16, 6), (8, 12, 8, 12), (2, 6, 16, 3), (2, 7, 16, 7)],
+)
+@pytest.mark.parametrize("function", [by_column, by_group, with_bias])
+def test_an_element_of_long_rows_is_loaded_once_for_several_columns(
+    function: Function, rows: int, columns: int, lanes: int, iterations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quantized_products, "_NEAREST_CACHE", 4 * rows * INNER)
+    monkeypatch.setattr(quantized_products, "float_lanes", lambda: lanes)
+    inputs = arguments(rows, torch.float32, columns)
+    sums = [node for node in lowered_of(function, inputs).nodes if isinstance(node, Loops) and node.body.reduction_vars]
+    assert [node.body.ranges for node in sums] == [(iterations,)]
+    compiled = stator.compile(function, fullgraph=True, options={"verify": True})
+    assert_same(compiled(*inputs), function(*inputs), FUSED)
 
 
 @pytest.mark.parametrize(

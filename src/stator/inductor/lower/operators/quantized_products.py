@@ -12,25 +12,29 @@ import torch
 
 from stator.inductor.buffers import Layout, View
 from stator.inductor.devices import COMPRESSED, traits_of
-from stator.inductor.loops.body import Ref
 from stator.inductor.loops.handler import LoopRecorder
-from stator.inductor.lower.builder import LoweringBuilder
+from stator.inductor.lower.builder import LoweringBuilder, linear
 from stator.inductor.lower.constant_weights import constant_of, constant_tensor, shared_opaque
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.registry import lowers
-from stator.inductor.lower.tensor import Computed, Index, Tensor
+from stator.inductor.lower.tensor import Computed, Stored, Tensor
 from stator.prims.layout import channels_last_strides, numel, same_strides
 from stator.prims.record import TensorMeta
 from stator.prims.type_promotion import computation_dtype
 from stator.runtime.integer_products import packed_kernel, packed_weight
 from stator.runtime.tile_products import has_tiles_for, is_quicker
+from stator.runtime.toolchain import float_lanes
 from stator.shapes.expr import Symbol
 from stator.shapes.simplify import simplify
 
 from .pointwise import cast
-from .views import permute, reshape, slice_dim
 
 aten = torch.ops.aten
+
+# Bytes of rows from which on each of their elements is loaded for several columns at once. Sums are then as many as
+# lanes of a vector at most, which is half of the registers.
+_NEAREST_CACHE = 32 << 10
+_COLUMN, _AT = Symbol("i0"), Symbol("r0")
 
 _by_onednn = torch.ops.onednn.qlinear_pointwise
 # oneDNN's options for a result in float32, without an activation
@@ -109,27 +113,38 @@ def _is_compressed(builder: LoweringBuilder, b: Tensor) -> bool:
 
 
 def _sums(builder: LoweringBuilder, a: Tensor, b: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """One loop over the matrix has the sums of all rows, so that each element is converted once."""
-    rows, columns, working = a.shape[0], b.shape[1], computation_dtype(dtype)
-    a, transposed = cast(builder, a, working), permute(b, (1, 0))
+    """One loop over the matrix has the sums of all rows, so that each element is converted once. Where sums run along
+    memory, it has those of several columns, so that each element of the rows is loaded once for these."""
+    rows, (inner, columns), working = a.shape[0], b.shape, computation_dtype(dtype)
+    a = cast(builder, a, working)
     builder.realize(a)
-
-    def compute(ops: Any, index: Index) -> list[Ref]:
-        column, at = index
-        element = ops.to_dtype(b.load(ops, (at, column)), working)
-        sums = [ops.reduce("sum", ops.mul(a.load(ops, (row, at)), element)) for row in range(rows)]
-        if bias is not None:
-            added = ops.to_dtype(bias.load(ops, (column,)), working)
-            sums = [ops.add(each, added) for each in sums]
-        return [ops.to_dtype(each, dtype) for each in sums]
-
-    sums = builder.reduction(compute, [transposed], transposed.shape, (1,), [dtype] * rows)
-    if rows == 1:
-        return reshape(sums[0], (1, columns))
+    together = _columns_together(rows, inner, columns) if _runs_along_memory(b) else 1
     result = builder.new_buffer((rows, columns), (columns, 1), dtype, a.device)
-    for row, each in enumerate(sums):
-        builder.store(slice_dim(result, 0, row, 1), reshape(each, (1, columns)))
+    memory: Stored = result.source  # type: ignore[assignment]
+
+    def body(ops: Any) -> None:
+        for column in [_COLUMN * together + one for one in range(together)]:
+            element = ops.to_dtype(b.load(ops, (_AT, column)), working)
+            for row in range(rows):
+                total = ops.reduce("sum", ops.mul(a.load(ops, (row, _AT)), element))
+                if bias is not None:
+                    total = ops.add(total, ops.to_dtype(bias.load(ops, (column,)), working))
+                ops.store(memory.buffer, linear(memory, (row, column)), ops.to_dtype(total, dtype))
+
+    frozen = builder.freeze(body, (_COLUMN,), (columns // together,), (_AT,), (inner,))
+    builder.emit((memory.buffer,), frozen, a.work | b.work)
     return result
+
+
+def _columns_together(rows: int, inner: int, columns: int) -> int:
+    """One where the nearest cache holds all rows beside columns: then these are read as fast one after the other."""
+    most = float_lanes() // rows if 4 * rows * inner >= _NEAREST_CACHE else 1
+    return next(count for count in (4, 2, 1) if count == 1 or (count <= most and columns % count == 0))
+
+
+def _runs_along_memory(b: Tensor) -> bool:
+    planned = b.planned()
+    return planned is not None and planned[0][0] == 1
 
 
 @lowers(torch.ops.stator.integer_product.default, torch.ops.stator.integer_product.tensor)
