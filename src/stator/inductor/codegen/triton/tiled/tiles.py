@@ -57,7 +57,7 @@ _MOST_SHARED_DEPTH = 4096
 _MOST_COLUMNS, _MOST_PLAIN_COLUMNS, _MOST_COLUMNS_OF_MANY_ROWS = 6144, 1024, 3072
 _TABLE = 8192  # more columns are a table of words
 _LEAST_PROGRAMS = 24
-_FEWEST_MANY_ROWS = 256
+_FEWEST_MANY_ROWS, _MOST_COLUMNS_OF_STEPS = 256, 128
 _MOST_DEPTH_OF_WINDOWS, _MOST_COLUMNS_OF_WINDOWS = 1152, 128
 _LARGE = 1 << 28  # products of two numbers
 _MULTIPROCESSORS = 132
@@ -206,7 +206,8 @@ def _many_rows(rows: int, columns: int, depth: int) -> Tile | None:
     if rows <= _FEWEST_MANY_ROWS or depth > 2 * _SHALLOW:
         return None
     if depth > _SHALLOW:
-        return _TALL if rows >= 2 * _FEWEST_MANY_ROWS else None
+        timed = columns <= _MOST_COLUMNS_OF_STEPS or depth % _TALL.depth == 0
+        return _TALL if timed and rows >= 2 * _FEWEST_MANY_ROWS else None
     if min(columns, depth) > 32 and _programs(_SQUARE, rows, columns) >= _FULL:
         return _of_shallow(64, 64, depth)
     tall = _of_shallow(128, 32, depth)
