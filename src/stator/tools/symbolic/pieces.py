@@ -104,4 +104,5 @@ def _report(run: Run) -> str:
     assert failure is not None
     sizes = ", ".join(f"{name}={value}" for name, value in run.values.items())
     place = f"\n  {failure.places[-1]}" if failure.places else ""
-    return f"the program fails with {sizes or 'these inputs'}: {failure.text}{place}"
+    what = "fails" if failure.known else "cannot be followed"
+    return f"the program {what} with {sizes or 'these inputs'}: {failure.text}{place}"

@@ -31,6 +31,7 @@ from stator.shapes.expr import Symbol
 from stator.shapes.intervals import Bound
 from stator.shapes.sym_node import to_expression
 
+from .function_caches import caches_of_functions, results_without_data_dropped
 from .places import current_place, is_raised_by_program, module_of, places_of
 from .specs import Dim, Inputs, TensorSpec
 
@@ -212,7 +213,8 @@ class _TorchCalls(TorchFunctionMode):
 
 
 class Program:
-    """A callable with specs of its inputs. Each run leaves the attributes of its modules as they were.
+    """A callable with specs of its inputs. Each run leaves the attributes of its modules as they were, and no tensor
+    without data in a functools cache.
 
     Raises UsageError for a target that cannot be called.
     """
@@ -228,6 +230,7 @@ class Program:
         self.modules: dict[torch.nn.Module, str] = modules
         first = next((tensor for root in self.roots for tensor in root.parameters()), None)
         self.inputs = Inputs(target, args, kwargs, dims, CPU if first is None else first.device)
+        self._caches = caches_of_functions()
 
     def run(
         self,
@@ -243,6 +246,7 @@ class Program:
         run = Run(mode.environment, dict(values))
         with ExitStack() as stack:
             stack.enter_context(_attributes_kept(self.modules))
+            stack.enter_context(results_without_data_dropped(self._caches))
             stack.enter_context(torch._C._InferenceMode(False))
             stack.enter_context(torch.set_grad_enabled(gradients))
             try:
@@ -291,6 +295,9 @@ def _described(value: Any) -> Any:
 
 def _failure(error: Exception, call: CallOfTorch | None) -> Failure:
     places = places_of(error.__traceback__)
+    if _raised_by(error, torch.SymInt.__hash__):
+        what = "a size is a key of a dictionary, a set or a functools cache, which needs a number"
+        error = Unsupported("dynamic-shape", f"{what}: give one in the spec in place of the name")
     if isinstance(error, StatorError):
         place = getattr(error, "place", None)
         return Failure(error, tuple(places or ([place] if place else [])), call, known=False)
@@ -298,6 +305,13 @@ def _failure(error: Exception, call: CallOfTorch | None) -> Failure:
         call = None
     module = module_of(error.__traceback__)
     return Failure(error.with_traceback(None), tuple(places), call, known=True, module=module)
+
+
+def _raised_by(error: Exception, function: Any) -> bool:
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        step = step.tb_next
+    return step is not None and step.tb_frame.f_code is function.__code__
 
 
 def _modules_behind(target: Any) -> list[torch.nn.Module]:
