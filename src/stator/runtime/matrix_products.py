@@ -131,16 +131,16 @@ def _facts(rows: int, inner: int, columns: int, by_rows: bool, ruled: bool) -> t
 
 def typical_sizes(rows: int, inner: int, columns: int, work: int) -> tuple[int, int, int]:
     """The sizes that are timed in place of these. Most models have sizes like these, or these multiples."""
-    rows = _rounded(min(rows, _MOST_ROWS))
+    rows = rounded(min(rows, _MOST_ROWS))
     return rows, *typical_weight(inner, columns, work // rows)
 
 
 def typical_weight(inner: int, columns: int, most: int) -> tuple[int, int]:
     """The size that is timed in place of this one, of at most so many elements."""
-    return _limited(_rounded(min(inner, _MOST_COLUMNS)), _rounded(min(columns, _MOST_COLUMNS)), most)
+    return _limited(rounded(min(inner, _MOST_COLUMNS)), rounded(min(columns, _MOST_COLUMNS)), most)
 
 
-def _rounded(size: int) -> int:
+def rounded(size: int) -> int:
     """The largest power of two, or three times one, that is not above the size."""
     power = 1 << (max(size, 1).bit_length() - 1)
     return power + power // 2 if size >= power + power // 2 else power

@@ -481,3 +481,26 @@ def test_cpus_fuse_long_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.manual_seed(0)
         check(attend, *(torch.randn(1, length, 1, WIDTH) for _ in range(3)), fused=fused)
         stator.reset()
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("quicker", [True, False])
+def test_half_floats_on_cpus_follow_the_times(
+    quicker: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def times(*sizes: Any) -> bool:
+        asked.append(sizes)
+        return quicker
+
+    asked: list[Any] = []
+    monkeypatch.setattr(fused_attention, "_pays", RULE_OF_SPEED)
+    monkeypatch.setattr(fused_attention, "is_operator_quicker", times)
+    for name, biased in ((None, False), ("keys", False), ("whole", True)):
+        bias = None if name is None else biases()[name].to(dtype)
+        before = counters.counts["fused_attention"]
+        run(stator.compile(attend), (*operands(dtype), bias), grad=False)
+        assert (counters.counts["fused_attention"] > before) == quicker
+        assert set(asked) == {(BATCH * HEADS, LENGTH, LENGTH, WIDTH, dtype, biased)}
+        asked.clear()
+        stator.reset()

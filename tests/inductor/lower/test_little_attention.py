@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.differential import FUSED, assert_same
+from tests.differential import FUSED, NARROW, assert_same
 from torch.nn import functional as F
 
 import stator
 from stator.aot import compile_inference
 from stator.inductor.buffers import Extern
 from stator.inductor.lower import can_lower, lower
+from stator.inductor.lower.operators import library
 from stator.pipeline import compile_graph
 
 HEADS, ROWS, KEYS, WIDTH = 4, 12, 20, 16
@@ -93,14 +94,56 @@ def test_special_numbers(special: float, operand: int) -> None:
 @pytest.mark.fixed_sizes  # symbols leave attention to the kernel
 @pytest.mark.parametrize(
     ("given", "by_kernel"),
-    [(operands(), False), (operands(2), True), (operands(dtype=torch.bfloat16), True), (operands(rows=7000), True)],
-    ids=["one batch", "two batches", "half floats", "many scores"],
+    [(operands(), False), (operands(2), True), (operands(rows=7000), True)],
+    ids=["one batch", "two batches", "many scores"],
 )
 def test_choice(given: list[torch.Tensor], by_kernel: bool) -> None:
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return F.scaled_dot_product_attention(q, k, v)
 
     assert called(attend, given) == ([KERNEL] if by_kernel else [aten.bmm.out, aten.bmm.out])
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("quicker", [True, False])
+def test_half_floats_follow_the_times(
+    quicker: bool, batch: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def times(*sizes: Any) -> bool:
+        asked.append(sizes)
+        return quicker
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v)
+
+    asked: list[Any] = []
+    monkeypatch.setattr(library, "are_products_quicker", times)
+    given = operands(batch, dtype=dtype)
+    assert called(attend, given) == ([aten.bmm.out, aten.bmm.out] if quicker else [KERNEL])
+    assert set(asked) == {(batch * HEADS, ROWS, KEYS, WIDTH, dtype)}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("batch", [1, 2])
+def test_products_of_half_floats_are_as_near_to_the_truth_as_the_kernel(
+    batch: int, mask: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "are_products_quicker", lambda *sizes: True)
+    given = operands(batch, dtype=dtype)
+    floats = {name: one for name, one in mask.items() if getattr(one, "dtype", None) is torch.float32}
+    narrow = mask | {name: one.to(dtype) for name, one in floats.items()}
+    wide = mask | {name: one.to(dtype).double() for name, one in floats.items()}
+    with torch.no_grad():
+        found = stator.compile(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **narrow))(*given)
+        kernel = F.scaled_dot_product_attention(*given, **narrow)
+        truth = F.scaled_dot_product_attention(*(one.double() for one in given), **wide)
+    truth = truth.nan_to_num(0.0)  # of rows of which the mask hides all keys
+    assert found.stride() == kernel.stride()
+    assert_same(found, kernel, NARROW)
+    assert (found - truth).abs().mean() <= (kernel - truth).abs().mean()
 
 
 def test_heads_that_share_keys() -> None:

@@ -25,6 +25,7 @@ from stator.graph.ir.schema import has_effects
 from stator.prims.layout import always_equal
 from stator.prims.operators.attention_gradients import attention_gradients
 from stator.prims.record import TensorMeta, record
+from stator.runtime.half_attention import is_operator_quicker
 
 from .attention_gradients import GradientRule
 from .attention_pattern import (
@@ -62,8 +63,8 @@ def fuse_attention(gm: fx.GraphModule, gpu: GpuRules) -> fx.GraphModule:
     return gm
 
 
-# On CPUs, fused kernels are faster than products and a softmax from so many queries and keys on
-_LEAST_ROWS = {torch.float32: 768, torch.bfloat16: 64, torch.float16: 256}
+# On CPUs, fused kernels are faster than products of float32 and a softmax from so many queries and keys on
+_LEAST_ROWS = 768
 
 # Whether ATen's kernels are the fastest on a GPU, for (batch of heads, queries, keys, width of a key, of a value); the
 # last arguments: scores are not only scaled; gradients may flow through the attention
@@ -79,18 +80,20 @@ class GpuRules:
 
 
 def _pays(found: Attention, sides: Sequence[TensorMeta], tracked: bool, gpu: GpuRules) -> bool:
-    """Whether ATen's kernel is the fastest, by measurements (docs/kernels.md, docs/gpu.md). Legality is decided
-    elsewhere. tracked: whether gradients may flow through the attention."""
+    """Whether the operator is faster than products, by measurements (docs/kernels.md, docs/gpu.md), and of half floats
+    on CPUs by timing. Legality is decided elsewhere. tracked: whether gradients may flow through the attention."""
     queries, keys, values = sides
     dtype, device, biases = queries.dtype, queries.device, found.scores.biases
     batch, rows, width = queries.shape
     if device.type == "cuda":
         return gpu.library(device, dtype, (batch, rows, keys.shape[2], width, values.shape[2]), bool(biases), tracked)
-    if device.type != "cpu" or (tracked and dtype is not torch.float32):
-        return False
     scores = batch * rows * keys.shape[2]
     reads_much = any(4 * math.prod(bias.node.meta["val"].shape) > scores for bias in biases)
-    return not reads_much and min(rows, keys.shape[2]) >= _LEAST_ROWS[dtype]
+    if device.type != "cpu" or (tracked and dtype is not torch.float32):
+        return False
+    if dtype is not torch.float32:
+        return is_operator_quicker(batch, rows, keys.shape[2], width, dtype, reads_much)
+    return not reads_much and min(rows, keys.shape[2]) >= _LEAST_ROWS
 
 
 class _Rewriter:

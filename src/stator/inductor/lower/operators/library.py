@@ -22,8 +22,10 @@ from stator.inductor.lower.registry import lowerings, lowers, view_targets
 from stator.inductor.lower.tensor import Stored, Tensor
 from stator.inductor.sizes import product
 from stator.prims.layout import contiguous_strides, same_strides
+from stator.prims.onednn import HALF_WIDTH
 from stator.prims.record import TensorMeta
 from stator.runtime import attention_masks
+from stator.runtime.half_attention import are_products_quicker
 
 from .aligned_products import aligned_product
 from .matrices import blas_matrix
@@ -190,17 +192,21 @@ _CACHED_SCORES = 1 << 20
 
 
 def _suits_products(builder: LoweringBuilder, query: Tensor, key: Tensor, mask: Tensor | None, dropout: float) -> bool:
-    """True for attention of one batch whose scores stay in cache, if nothing reads the logarithms of their sums. The
-    products of several batches would copy heads that lie side by side."""
+    """True for attention of which nothing reads the logarithms of sums: of float32, of one batch whose scores stay in
+    cache (products of several batches would copy heads that lie side by side); of half floats, where products of
+    float32 were timed to be quicker."""
     if mask is not None and builder.sizes.hint(mask.numel) >= attention_masks.WORTHWHILE:
         return False  # the kernel may leave it out
-    batch, heads, rows, _ = query.shape
+    batch, heads, rows, width = query.shape
     keys = key.shape[2]
-    if dropout != 0 or query.dtype is not torch.float32 or key.shape[1] != heads:
+    if dropout != 0 or key.shape[1] != heads or is_read(builder.node, 1):
         return False
     if not all(isinstance(number, int) for number in (heads, rows, keys)):
         return False
-    return bool(batch == 1 and 4 * heads * rows * keys <= _CACHED_SCORES and not is_read(builder.node, 1))
+    if query.dtype is torch.float32:
+        return bool(batch == 1 and 4 * heads * rows * keys <= _CACHED_SCORES)
+    halves = query.dtype in HALF_WIDTH and isinstance(batch, int) and isinstance(width, int)
+    return halves and are_products_quicker(batch * heads, rows, keys, width, query.dtype)
 
 
 @lowers(aten._scaled_dot_product_flash_attention_for_cpu_backward.default)
