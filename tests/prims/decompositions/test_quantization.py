@@ -107,3 +107,12 @@ def test_aten_multiplies_few_rows_of_bfloat16(rows: int, dtype: torch.dtype, cal
     name = "inductor_fallback:aten._weight_int4pack_mm_for_cpu.default"
     # ATen packs otherwise on processors without AVX-512, and multiplies what it packed so
     assert counters.counts[name] == (called if quantization._packs_blocks() else 1)
+
+
+@pytest.mark.parametrize(("dynamic", "called"), [(False, 0), (True, 1)])
+def test_aten_multiplies_by_int8_weights_where_rows_are_unknown(dynamic: bool, called: int) -> None:
+    scales, weight = torch.ones(64, dtype=torch.bfloat16), torch.ones(64, 96, dtype=torch.int8)
+    counters.clear()
+    x = torch.randn(3, 96).bfloat16()
+    stator.compile(packed_int8, dynamic=dynamic)(x, weight, scales)
+    assert counters.counts["inductor_fallback:aten._weight_int8pack_mm.default"] == called

@@ -120,9 +120,9 @@ def _to(input: Any, dtype: torch.dtype) -> Any:
 
 # ---- products with packed weights
 
-# ATen's kernels multiply each row in turn. Of bfloat16 they are quick for fewer rows than these: by int4 weights, 32
-# rows take as long as a pass that dequantizes the weight, and a product. For other dtypes they are slow throughout.
-_INT4_ROWS, _INT8_ROWS = 32, 4
+# ATen's kernels multiply each row in turn. Those of bfloat16 are quick for a few rows: by int4 weights, so many take as
+# long as a pass that dequantizes the weight, and a product. Of other dtypes they are slow throughout.
+_INT4_ROWS = 32
 _BLOCK = 64
 
 
@@ -166,7 +166,7 @@ def _packs_blocks() -> bool:
 
 @decomposes("_weight_int8pack_mm", wide=False)
 def weight_int8pack_mm(self: Any, mat2: Any, scales: Any) -> Any:
-    if self.device.type != "cpu" or _suits_aten(self, _INT8_ROWS):
+    if self.device.type != "cpu" or _suits_aten(self, many=1):
         return NotImplemented
     return aten.mul.Tensor(aten.mm.default(self, aten.t.default(_to(mat2, self.dtype))), scales)
 
