@@ -96,3 +96,22 @@ def test_deviations_from_the_mean_of_a_part(tmp_path: Path, monkeypatch: pytest.
     torch.testing.assert_close(actual, function(x.double()), rtol=1e-5, atol=1e-4, check_dtype=False)
     (kernels,) = tmp_path.glob("*/60_code.cpp")
     assert re.search(r"\b576\b", kernels.read_text()) is not None  # a sixteenth, in whole steps
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("row", "kept"), [(50257, True), (262144, True), (262145, False)])
+def test_values_of_rows_are_kept_while_a_core_s_cache_holds_them(
+    row: int, kept: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(torch.tanh(x), 1)
+
+    torch.manual_seed(0)
+    x = torch.randn(4, row).to(dtype)
+    monkeypatch.setenv("STATOR_DUMP", str(tmp_path))
+    actual = stator.compile(function, options={"verify": True})(x)
+    limit = {"rtol": 1e-5, "atol": 1e-9} if dtype is torch.float32 else {"rtol": 8e-3, "atol": 1e-9}
+    torch.testing.assert_close(actual, function(x.double()), **limit, check_dtype=False)
+    (kernels,) = tmp_path.glob("*/60_code.cpp")
+    assert ("alignas(64) float row" in kernels.read_text()) == kept

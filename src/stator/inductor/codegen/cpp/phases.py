@@ -12,9 +12,8 @@ from stator.inductor.codegen.kernel import Kernel, Store
 from stator.inductor.codegen.sampled_means import sampled
 from stator.inductor.loops.vocabulary import HEAVY
 
-# Scratch rows live on a thread's stack, and should fit in its second-level cache
-SCRATCH_BYTES = 786432
-ROW_BYTES = 196608
+# Scratch rows live on a thread's stack, and should fit in its second-level cache, all of them together
+SCRATCH_BYTES = 1 << 20
 _HEAVY_COST = 10
 _HALF_FLOATS, _HALF_FLOAT_COST = (torch.float16, torch.bfloat16), 3  # a load that widens
 _RECOMPUTE_COST = 4  # two loads and two operations: no dearer than to write scratch and to read it
@@ -76,7 +75,7 @@ def plan_phases(kernel: Kernel, innermost: int | None, lanes_across_rows: bool) 
             needed.add(position)
             again = position in first and value.name != "indirect" and value.loops & fastest
             size = elements * max(value.dtype.itemsize, 4)
-            fits = position in kept or size <= min(ROW_BYTES, free)
+            fits = position in kept or size <= free
             if again and fits and (position in kept or _cost(kernel, position, kept) > _RECOMPUTE_COST):
                 phase.fetches.add(position)
                 if position not in kept:
