@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 from benchmarks.dynamic.measure import copied, difference
-from benchmarks.dynamic.program import Program, programs
+from benchmarks.dynamic.program import Program, Size, programs
 from tests.differential import Counts
 
 import stator
@@ -45,6 +45,14 @@ def test_a_window_needs_four_versions_for_prompts_without_padding(sizes) -> None
     """Prompts within the window and beyond it, and the next token below and above it, in whatever order."""
     padded, rows = programs()["mistral_sliding_window"], programs()["llama_greedy"]
     check(dataclasses.replace(padded, inputs=rows.inputs, few=sizes, compilations=4), "inference")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama_static_cache", "mistral_static_cache", "llama_padded"])
+@pytest.mark.parametrize("first", [(1, 1, 30), (1, 40, 9)], ids=["one_token", "one_row"])
+def test_generation_that_begins_with_a_size_of_one_needs_no_further_version(name: str, first: Size) -> None:
+    program = programs()[name]
+    check(dataclasses.replace(program, few=(first, *program.few)), "inference")
 
 
 def check(program: Program, mode: str) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 from stator.dynamo.guards.guard import Guard, GuardKind
 from stator.dynamo.guards.source import LocalSource, SizeSource, Source, StrideSource, is_member
 from stator.dynamo.guards.tensor_guards import extents_of
+from stator.shapes.environment import SMALLEST_SIZE
 
 from .input_sizes import InputSizes
 
@@ -106,7 +107,7 @@ def _of_all(guards: Sequence[Guard]) -> Iterator[Source]:
     for guard in guards:
         if guard.kind is GuardKind.TENSOR and not is_member(guard.source):
             for dim, size in enumerate(guard.expected.shape):
-                if type(size) is int and size >= _SEVERAL:
+                if type(size) is int and size >= SMALLEST_SIZE:
                     yield SizeSource(guard.source, dim)
 
 
