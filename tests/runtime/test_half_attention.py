@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from stator.runtime import choices, half_attention
-from stator.runtime.half_attention import HALVES, KERNEL, WIDENED, are_products_quicker, is_operator_quicker
+from stator.runtime import choices, half_floats
+from stator.runtime.half_floats import HALVES, KERNEL, WIDENED, are_products_quicker, is_operator_quicker
 
 HALF = torch.bfloat16
 
@@ -19,9 +19,9 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(choices, "_seconds_waited", 0.0)
     monkeypatch.setattr(choices, "stored_choice", lambda key: None)
     monkeypatch.setattr(choices, "keep_choice", lambda key, choice: None)
-    half_attention._quickest.cache_clear()
+    half_floats._quickest.cache_clear()
     yield
-    half_attention._quickest.cache_clear()
+    half_floats._quickest.cache_clear()
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_where_nothing_is_timed_attention_stays_as_in_eager(monkeypatch: pytest.
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_what_is_timed_computes_attention(dtype: torch.dtype, biased: bool) -> None:
-    runs = half_attention._runs((KERNEL, WIDENED, HALVES), 3, 8, 12, 16, dtype, biased)
+    runs = half_floats._runs((KERNEL, WIDENED, HALVES), 3, 8, 12, 16, dtype, biased)
     results = {name: next(iter(each))() for name, each in runs.items()}
     results[KERNEL] = results[KERNEL][0][0]
     for result in results.values():

@@ -25,7 +25,7 @@ from stator.graph.ir.schema import has_effects
 from stator.prims.layout import always_equal
 from stator.prims.operators.attention_gradients import attention_gradients
 from stator.prims.record import TensorMeta, record
-from stator.runtime.half_attention import is_operator_quicker
+from stator.runtime.half_floats import is_operator_quicker
 
 from .attention_gradients import GradientRule
 from .attention_pattern import (

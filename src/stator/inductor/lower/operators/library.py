@@ -25,12 +25,12 @@ from stator.prims.layout import contiguous_strides, same_strides
 from stator.prims.onednn import HALF_WIDTH
 from stator.prims.record import TensorMeta
 from stator.runtime import attention_masks
-from stator.runtime.half_attention import are_products_quicker
+from stator.runtime.half_floats import are_products_quicker, is_float32_quicker
 
 from .aligned_products import aligned_product
 from .matrices import blas_matrix
 from .onednn import is_transposed, product_in_tiles, quicker_product
-from .pointwise import elementwise
+from .pointwise import cast, elementwise
 from .quantized_products import quantized_product
 from .reductions import reduce
 
@@ -60,8 +60,32 @@ def multiply_and_add(builder: LoweringBuilder, a: Tensor, b: Tensor, bias: Tenso
     return builder.extern(target, args, {}, [meta], style="out")[0]  # type: ignore[return-value]
 
 
+def _widened(builder: LoweringBuilder, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor | None:
+    """`a @ b + bias` of half floats as a product of float32, rounded once; None where eager's library is quicker."""
+    inner, columns = b.shape
+    halves = (
+        a.device.type == "cpu"
+        and a.dtype in HALF_WIDTH
+        and {a.dtype, *(() if bias is None else (bias.dtype,))} == {b.dtype}
+    )
+    if not halves or not isinstance(inner, int) or not isinstance(columns, int):
+        return None
+    planned = b.planned()
+    by_rows = planned is None or planned[0][0] != 1
+    if not is_float32_quicker(builder.sizes.hint(a.shape[0]), inner, columns, a.dtype, by_rows):
+        return None
+    first, second = cast(builder, a, torch.float32), cast(builder, b, torch.float32)
+    found = quantized_product(builder, first, second) or multiply(builder, first, second)
+    if bias is not None:
+        found = elementwise(builder, lambda ops, x, y: ops.add(x, y), [found, cast(builder, bias, torch.float32)])
+    return cast(builder, found, a.dtype)
+
+
 @lowers(aten.mm.default)
 def _mm(builder: LoweringBuilder, a: Tensor, b: Tensor) -> Any:
+    widened = _widened(builder, a, b)
+    if widened is not None:
+        return widened
     return aligned_product(builder, a, b) or quantized_product(builder, a, b) or multiply(builder, a, b)
 
 
@@ -75,9 +99,9 @@ def _addmm(builder: LoweringBuilder, bias: Tensor, a: Tensor, b: Tensor, *, beta
     plain = beta == 1 and alpha == 1
     if plain and bias.shape == (a.shape[0], b.shape[1]) and is_overwritable(builder, bias):
         return builder.add_to(bias, aten.addmm.out, [blas_matrix(builder, a), blas_matrix(builder, b)])
-    quantized = quantized_product(builder, a, b, bias) if plain else None
-    if quantized is not None:
-        return quantized
+    own = (_widened(builder, a, b, bias) or quantized_product(builder, a, b, bias)) if plain else None
+    if own is not None:
+        return own
     to_loops = plain and only_feeds_loops(builder.node)
     if plain and not is_transposed(a):
         matrix, columns = blas_matrix(builder, b), b.shape[1]

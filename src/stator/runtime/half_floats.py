@@ -1,9 +1,14 @@
-"""The choice between implementations of attention of half floats on CPUs: ATen's kernel, products of float32 with a
-softmax between them, and products of half floats, as programs write them by hand.
+"""Choices between implementations of products and attention of half floats on CPUs.
 
-Each of them takes several times as long as another one on some processor: it depends on the instructions for half
-floats, and on the library that has products for these. So the choice is timed where it runs (`choices.py`), for few
-heads and lengths up to a limit, in 2 to 15 milliseconds.
+A product of half floats is one of eager's library, or one of float32 between conversions. Where oneDNN takes a half
+float on this processor, its products are quick. Elsewhere eager's library converts numbers one by one, which takes up
+to a hundred times as long.
+
+Attention of half floats is ATen's kernel, products of float32 with a softmax between them, or products of half floats,
+as programs write them by hand. Each of them takes several times as long as another one on some processor.
+
+So these choices are timed where they run (`choices.py`): for small matrices, and for few heads and lengths up to a
+limit, in 2 to 15 milliseconds.
 """
 
 from __future__ import annotations
@@ -14,10 +19,15 @@ from collections.abc import Callable, Iterable
 import torch
 
 from . import choices
-from .matrix_products import rounded
+from .matrix_products import onednn_takes, rounded, typical_sizes
 
-_KIND, _MARGIN = "attention of half floats", 0.97
 KERNEL, WIDENED, HALVES = "kernel", "float32 products", "products"
+
+# The share of the time of simpler ones in which an implementation of attention must win, and products of float32, which
+# convert their matrices in each call
+_MARGIN, _PRODUCTS_MARGIN = 0.97, 0.9
+# Multiplications of a timed product: a library that is slow takes two milliseconds
+_TIMED_WORK = 1 << 21
 
 # Scores, and elements of keys, of a timed attention, if all threads have a head; its rows and keys, at most
 _TIMED_SCORES, _TIMED_ELEMENTS, _MOST_LENGTH = 1 << 16, 1 << 17, 256
@@ -67,7 +77,7 @@ def _quickest(
     heads = rounded(min(heads, max(threads, most)))
     facts = (*names, heads, rows, keys, width, str(dtype), biased)
     runs = functools.partial(_runs, names, heads, rows, keys, width, dtype, biased)
-    return choices.choose_patiently(_KIND, facts, runs, names[0], _MARGIN)
+    return choices.choose_patiently("attention of half floats", facts, runs, names[0], _MARGIN)
 
 
 def _runs(
@@ -95,3 +105,43 @@ def _runs(
         HALVES: lambda: by_products(*given),
     }
     return {name: [found[name]] for name in names}
+
+
+# ---- products
+
+
+def is_float32_quicker(rows: int, inner: int, columns: int, dtype: torch.dtype, by_rows: bool) -> bool:
+    """Compare a product of [rows, inner] with [inner, columns] as float32 with one of this dtype; this may time both.
+    The answer stays in a process. by_rows: whether the second matrix lies row by row in memory."""
+    asked = (rows, inner, columns, dtype, by_rows)
+    answer, is_provisional = _is_float32_quicker(*asked, torch.get_num_threads())
+    if is_provisional:
+        choices.note_provisional((is_float32_quicker, asked, answer))
+    return answer
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_float32_quicker(
+    rows: int, inner: int, columns: int, dtype: torch.dtype, by_rows: bool, threads: int
+) -> tuple[bool, bool]:
+    """The answer, and whether it is eager's product where timing may say another in a later process."""
+    if onednn_takes(dtype) or rows * inner * columns == 0:
+        return False, False
+    sizes = typical_sizes(rows, inner, columns, _TIMED_WORK)
+    runs = functools.partial(_runs_of_product, *sizes, dtype, by_rows)
+    facts = (*sizes, str(dtype), by_rows)
+    chosen, is_provisional = choices.choose_patiently(
+        "product of half-float matrices", facts, runs, HALVES, _PRODUCTS_MARGIN
+    )
+    return chosen == WIDENED, is_provisional
+
+
+def _runs_of_product(rows: int, inner: int, columns: int, dtype: torch.dtype, by_rows: bool) -> choices.Alternatives:
+    matrix = torch.full((inner, columns) if by_rows else (columns, inner), 0.5, dtype=dtype)
+    given = [torch.full((rows, inner), 0.5, dtype=dtype), matrix if by_rows else matrix.t()]
+    wide, out = [one.float() for one in given], torch.empty(rows, columns, dtype=dtype)
+
+    def by_float32() -> torch.Tensor:
+        return out.copy_(torch.mm(*(one.copy_(half) for one, half in zip(wide, given, strict=True))))
+
+    return {HALVES: [lambda: torch.mm(*given, out=out)], WIDENED: [by_float32]}
