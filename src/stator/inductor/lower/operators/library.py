@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from stator.graph.subgraphs.subgraph_ops import SubgraphKey, run, run_random
 from stator.inductor.buffers import Extern, View
+from stator.inductor.devices import traits_of
 from stator.inductor.lower.builder import LoweringBuilder
 from stator.inductor.lower.fallback import call_library, is_read, library_results
 from stator.inductor.lower.registry import lowerings, lowers, view_targets
@@ -63,11 +64,8 @@ def multiply_and_add(builder: LoweringBuilder, a: Tensor, b: Tensor, bias: Tenso
 def _widened(builder: LoweringBuilder, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor | None:
     """`a @ b + bias` of half floats as a product of float32, rounded once; None where eager's library is quicker."""
     inner, columns = b.shape
-    halves = (
-        a.device.type == "cpu"
-        and a.dtype in HALF_WIDTH
-        and {a.dtype, *(() if bias is None else (bias.dtype,))} == {b.dtype}
-    )
+    dtypes = {one.dtype for one in (a, b, bias) if one is not None}
+    halves = traits_of(a.device).tiles and len(dtypes) == 1 and a.dtype in HALF_WIDTH
     if not halves or not isinstance(inner, int) or not isinstance(columns, int):
         return None
     planned = b.planned()
