@@ -43,6 +43,7 @@ FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
+@pytest.mark.fixed_sizes  # a matrix of a weight's sizes is widened
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("rows", [1, 3, 8, 9, 40])
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
