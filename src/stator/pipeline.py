@@ -268,7 +268,7 @@ def _program_of(
         gm, sizes = with_expressions(gm)
         if frozen is not None:
             gm = freeze_inputs(gm, example_inputs, frozen)
-        gm = run_passes(gm, options.exact_rounding, cpp.compiled_sums)
+        gm = run_passes(gm, options.exact_rounding)
         timed = cpp.compiled_convolution
         lowered = lower(gm, options.exact_rounding, sizes, compiled_convolution=timed, tunes=options.tunes)
     dumps.write("30_loops.txt", lambda: print_lowered(lowered))

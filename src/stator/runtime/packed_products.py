@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from . import few_rows
-from .choices import Alternatives, quickest_on_cpu, warmed_up
+from .choices import Alternatives, quickest_on_cpu
 from .matrix_products import BLAS, CACHE, ONEDNN, is_tuned_blas, onednn_takes
 
 # Timed products have at most so many multiplications (0.3 ms on one core), with fewer columns if need be.
@@ -26,16 +26,7 @@ _LEAST_ROWS = 64
 # Fewer rows do not repay the time of a call of these libraries.
 _SOME_ROWS = 4
 
-MKL, FEW_ROWS, SUMS = "mkl", "few rows", "sums"
-
-# Up to so many rows, products wait for memory, of which sums with a quantized weight read half or less.
-_WAITING_ROWS = 2
-# Inner size and columns
-_TYPICAL = (2048, 1024)
-
-# By rows, inner, columns, the dtype of the result, and whether columns are contiguous: a kernel of rows of float32, a
-# matrix of int8 [inner, columns], and the result.
-CompiledSums = Callable[[int, int, int, torch.dtype, bool], Callable[..., None]]
+MKL, FEW_ROWS = "mkl", "few rows"
 
 # What multiplies rows by each part of a weight.
 Own = Callable[[torch.Tensor, Sequence[torch.Tensor]], Iterable[Callable[[], Any]]]
@@ -100,38 +91,6 @@ def quickest_product(
         rule = FEW_ROWS
     facts = rows, inner, columns, str(weight.dtype), along, *names
     return quickest_on_cpu("product by a far weight", facts, alternatives, next(iter(own), rule))
-
-
-def sums_are_quicker(compiled: CompiledSums | None, rows: int, dtype: torch.dtype, along_memory: bool) -> bool:
-    """Compare sums of few rows, which convert a constant weight of int8 as they read it, with libraries that find it
-    converted and packed. Libraries read four times the bytes of a weight of float32, which takes longer. Half floats
-    are timed, for a weight of a typical size: on some processors libraries multiply them at the speed of memory, on
-    others they take several times as long.
-
-    compiled: makes the kernel; without it the rule decides. along_memory: whether the sums run so."""
-    if dtype.itemsize != 2 or (rows <= _WAITING_ROWS and along_memory):
-        return True
-    libraries = implementations(dtype, True)
-    rule = SUMS if rows <= _WAITING_ROWS or dtype is torch.float16 or ONEDNN not in libraries else ONEDNN
-    if compiled is None:
-        return rule == SUMS
-    facts = rows, str(dtype), along_memory, *libraries
-    runs = partial(_runs_of_quantized, compiled, rows, dtype, along_memory, libraries)
-    return quickest_on_cpu("product by a quantized weight", facts, runs, rule) == SUMS
-
-
-def _runs_of_quantized(
-    compiled: CompiledSums, rows: int, dtype: torch.dtype, along_memory: bool, libraries: Sequence[str]
-) -> Alternatives:
-    inner, columns = _TYPICAL
-    sums = compiled(rows, inner, columns, dtype, along_memory)
-    x, out = torch.ones(rows, inner), torch.empty(rows, columns, dtype=dtype)
-    matrix = (
-        torch.ones(columns, inner, dtype=torch.int8).t() if along_memory else torch.ones(_TYPICAL, dtype=torch.int8)
-    )
-    narrow, weight = x.to(dtype), matrix.t().to(dtype)
-    products = {name: product_run(name, narrow, weight) for name in libraries}
-    return warmed_up({SUMS: partial(sums, x, matrix, out), **products})
 
 
 def _with_pass(run: Callable[[], Any]) -> None:

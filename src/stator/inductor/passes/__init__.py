@@ -7,7 +7,6 @@ from collections.abc import Callable
 from torch import fx
 
 from stator.graph.ir.cleanup import remove_dead
-from stator.runtime.packed_products import CompiledSums
 
 from .accumulation import accumulate_into_sums, accumulate_products
 from .batch_norm import fold_batch_norms
@@ -43,15 +42,13 @@ ROUNDING = frozenset(
 )
 
 
-def run_passes(gm: fx.GraphModule, exact: bool = False, compiled_sums: CompiledSums | None = None) -> fx.GraphModule:
+def run_passes(gm: fx.GraphModule, exact: bool = False) -> fx.GraphModule:
     """Apply every pass, in place, and drop dead code. The result computes the same outputs from the same inputs.
 
-    exact: keep every bit. compiled_sums: makes kernels that multiply by quantized weights, for timing.
+    exact: keep every bit.
     """
     for apply in PASSES:
-        if apply is fold_constants:
-            gm = fold_constants(gm, compiled_sums)
-        elif not (exact and apply in ROUNDING):
+        if not (exact and apply in ROUNDING):
             gm = apply(gm)
     remove_dead(gm.graph)
     return gm

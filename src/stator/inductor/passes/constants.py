@@ -16,7 +16,7 @@ from stator.graph.ir.schema import has_effects
 from stator.inductor.devices import COMPRESSED, traits_of
 from stator.prims.layout import numel
 from stator.prims.record import TensorMeta
-from stator.runtime.packed_products import CompiledSums, sums_are_quicker
+from stator.runtime.matrix_products import onednn_takes
 from stator.runtime.tile_products import is_quicker
 from stator.shapes.expr import Expr
 from stator.shapes.floats import FloatExpr
@@ -33,20 +33,20 @@ MAX_ELEMENTS = 1 << 18
 MIN_OPERATORS = 4
 # Constants made of frozen tensors have at most so many times their elements.
 _LARGEST_GROWTH = 2
+# Up to so many rows, a product with a quantized weight waits for memory: half the bytes are read in half the time.
+_WAITING_ROWS = 2
 _PREFIX = "_folded_"
 
 
-def fold_constants(gm: fx.GraphModule, compiled_sums: CompiledSums | None = None) -> fx.GraphModule:
-    """Replace maximal subgraphs without inputs by constants of the module, where that saves work in each call.
-
-    compiled_sums: makes kernels that multiply by quantized weights, for timing them beside libraries."""
+def fold_constants(gm: fx.GraphModule) -> fx.GraphModule:
+    """Replace maximal subgraphs without inputs by constants of the module, where that saves work in each call."""
     found = _constant_nodes(gm.graph)
     returned = output_memory(gm.graph)
     values: dict[fx.Node, Any] = {node: getattr(gm, str(node.target)) for node in found if is_frozen(node)}
     for node in list(gm.graph.nodes):
         if node in returned or node not in found or not found[node].saves_work() or not _is_frontier(node, found):
             continue
-        if _is_read_quicker(node, found[node], compiled_sums):
+        if _is_read_quicker(node, found[node]):
             continue
         with torch.no_grad(), torch._C._DisableAutocast(), torch._C._InferenceMode(False):
             value = _evaluate(node, values)
@@ -128,13 +128,13 @@ def evaluate_constant(gm: fx.GraphModule, node: fx.Node) -> torch.Tensor:
     return _evaluate(node, values)
 
 
-def _is_read_quicker(node: fx.Node, constant: _Constant, compiled_sums: CompiledSums | None) -> bool:
+def _is_read_quicker(node: fx.Node, constant: _Constant) -> bool:
     """True for a quantized weight of products that dequantize as they read it: of a few rows, or in tiles."""
     meta: TensorMeta = node.meta["val"]
     if not 0 < constant.frozen_bytes <= COMPRESSED * numel(meta.shape) * meta.dtype.itemsize:
         return False
     converts = _converts_int8(node)
-    return all(_multiplies_quantized(user, node, converts, compiled_sums) for user in node.users)
+    return all(_multiplies_quantized(user, node, converts) for user in node.users)
 
 
 def _converts_int8(node: fx.Node) -> bool:
@@ -144,9 +144,9 @@ def _converts_int8(node: fx.Node) -> bool:
     return is_frozen(node) and node.meta["val"].dtype is torch.int8
 
 
-def _multiplies_quantized(user: fx.Node, matrix: fx.Node, converts: bool, compiled_sums: CompiledSums | None) -> bool:
+def _multiplies_quantized(user: fx.Node, matrix: fx.Node, converts: bool) -> bool:
     if user.target in _TRANSPOSES:
-        return all(_multiplies_quantized(reader, user, converts, compiled_sums) for reader in user.users)
+        return all(_multiplies_quantized(reader, user, converts) for reader in user.users)
     if user.target not in (aten.mm.default, aten.addmm.default) or user.args[-1] is not matrix:
         return False
     rows, meta = user.meta["val"].shape[0], matrix.meta["val"]
@@ -154,10 +154,10 @@ def _multiplies_quantized(user: fx.Node, matrix: fx.Node, converts: bool, compil
         return False
     along, across = traits_of(meta.device).quantized_rows
     by_column = meta.stride[0] == 1
-    if converts and by_column and is_quicker(rows, meta.shape[0], meta.shape[1], meta.dtype, constant=True):
-        return True
-    few = rows <= (along if by_column else across)
-    return few and sums_are_quicker(compiled_sums, rows, meta.dtype, by_column)
+    in_tiles = converts and by_column and is_quicker(rows, meta.shape[0], meta.shape[1], meta.dtype, constant=True)
+    # products of more rows do not wait for memory, where the processor has instructions for their half floats
+    packed = rows > _WAITING_ROWS and meta.dtype.itemsize == 2 and onednn_takes(meta.dtype)
+    return in_tiles or (not packed and rows <= (along if by_column else across))
 
 
 def _evaluate(node: fx.Node, values: dict[fx.Node, Any]) -> torch.Tensor:

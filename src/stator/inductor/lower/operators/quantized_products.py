@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from stator.inductor.buffers import Layout, Lowered, View
+from stator.inductor.buffers import Layout, View
 from stator.inductor.devices import COMPRESSED, traits_of
 from stator.inductor.loops.handler import LoopRecorder
 from stator.inductor.lower.builder import LoweringBuilder, linear
@@ -134,16 +134,6 @@ def _sums(builder: LoweringBuilder, a: Tensor, b: Tensor, bias: Tensor | None, d
     frozen = builder.freeze(body, (_COLUMN,), (columns // together,), (_AT,), (inner,))
     builder.emit((memory.buffer,), frozen, a.work | b.work)
     return result
-
-
-def lowered_sums(rows: int, inner: int, columns: int, dtype: torch.dtype, along_memory: bool) -> Lowered:
-    """Those sums of rows of float32 with a matrix of int8, for timing."""
-    builder, cpu = LoweringBuilder(), torch.device("cpu")
-    strides = (1, inner) if along_memory else (columns, 1)
-    a = builder.add_input("rows", TensorMeta((rows, inner), (inner, 1), torch.float32, cpu))
-    b = builder.add_input("matrix", TensorMeta((inner, columns), strides, torch.int8, cpu))
-    result = builder.argument(_sums(builder, a, cast(builder, b, torch.float32), None, dtype))
-    return Lowered(builder.buffers, builder.nodes, builder.inputs, [str(result)])
 
 
 def _columns_together(rows: int, inner: int, columns: int) -> int:
