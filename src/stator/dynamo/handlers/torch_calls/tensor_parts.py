@@ -3,7 +3,7 @@ number keeps changing from call to call, the interpreter makes the parts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,28 +32,19 @@ def _unbind_function(context: CaptureContext, *args: Value, **kwargs: Value) -> 
     return context.record_function(torch.unbind, list(args), kwargs)
 
 
-@tensor_methods.register("split")
-def _split(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-    _check_pieces(context, args, kwargs)
-    return context.record_method("split", list(args), kwargs)
+def _divides(name: str, function: Callable[..., Any], check: Callable[..., None]) -> None:
+    """Register a method and the function of this name, behind a check of their arguments."""
 
+    def method(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+        check(context, args, kwargs)
+        return context.record_method(name, list(args), kwargs)
 
-@calls(torch.split)
-def _split_function(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-    _check_pieces(context, args, kwargs)
-    return context.record_function(torch.split, list(args), kwargs)
+    def plain(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
+        check(context, args, kwargs)
+        return context.record_function(function, list(args), kwargs)
 
-
-@tensor_methods.register("chunk")
-def _chunk(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-    _check_sections(context, args, kwargs)
-    return context.record_method("chunk", list(args), kwargs)
-
-
-@calls(torch.chunk)
-def _chunk_function(context: CaptureContext, *args: Value, **kwargs: Value) -> Value:
-    _check_sections(context, args, kwargs)
-    return context.record_function(torch.chunk, list(args), kwargs)
+    tensor_methods.add(name, method)
+    calls(function)(plain)
 
 
 @tensor_methods.register("tensor_split")
@@ -112,3 +103,7 @@ def _int(value: Value | None) -> Any:
     if type(value) is SymbolicNumber:
         return value.expression if value.kind is int else None
     return value.value if isinstance(value, ConstantValue) and type(value.value) is int and value.value > 0 else None
+
+
+_divides("split", torch.split, _check_pieces)
+_divides("chunk", torch.chunk, _check_sections)
