@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from torch import nn
 
 import stator
 from stator.inductor.lower import constant_weights
-from stator.runtime import few_rows, host, matrix_products
+from stator.runtime import choices, few_rows, host, matrix_products
 from stator.runtime.few_rows import few_rows_product
+from stator.runtime.matrix_products import are_few_rows_quicker
 
 SIZES = [(768, 96), (1, 1), (15, 24), (16, 25), (17, 47), (1000, 71), (3000, 50), (5, 300), (4096, 24)]
 
@@ -106,7 +108,11 @@ def test_instruction_sets(target: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def products(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The sizes for which programs are bound to the kernel, on a processor for which it was measured."""
+    """The sizes for which programs are bound to the kernel, on a processor for which it was measured, where nothing was
+    timed."""
+    monkeypatch.setattr(matrix_products, "_FEW_ROWS_KIND", f"test {time.time_ns()}")
+    monkeypatch.setattr(choices, "_answered", {})
+    matrix_products._are_few_rows_known_quicker.cache_clear()
     seen: list[tuple[int, ...]] = []
     make = few_rows.few_rows_product_of_sizes
 
@@ -123,6 +129,37 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
 def model() -> nn.Module:
     return nn.Sequential(nn.Linear(256, 300), nn.GELU(), nn.Linear(300, 256, bias=False)).eval()
+
+
+@pytest.mark.parametrize(("ours", "rows"), [(0.5, 1), (0.5, 8), (2.0, 8), (0.99, 8)])
+def test_the_second_process_follows_the_times(
+    ours: float, rows: int, products: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def times(alternatives: choices.Alternatives) -> dict[str, list[float]]:
+        *libraries, own = alternatives
+        return {**dict.fromkeys(libraries, [1.0] * 3), own: [ours] * 3}
+
+    monkeypatch.setattr(choices, "_times", times)
+    monkeypatch.setattr(choices, "_seconds_waited", 0.0)
+    by_rule = rows >= few_rows.LEAST_ROWS
+    assert are_few_rows_quicker(rows, 256, 300) == by_rule
+    for name in ("_known", "_answered"):
+        monkeypatch.setattr(choices, name, {})
+    monkeypatch.setattr(choices, "_untimed", set())
+    assert are_few_rows_quicker(rows, 256, 300) == (ours < 0.9)
+    assert matrix_products._are_few_rows_known_quicker(rows, 256, 300, torch.get_num_threads()) == (ours < 0.9)
+
+
+def test_answers_by_the_rule_are_asked_again(products: list[tuple[int, ...]]) -> None:
+    noted = len(choices.provisional)
+    assert are_few_rows_quicker(8, 256, 300)
+    assert choices.provisional[noted:] == [(are_few_rows_quicker, (8, 256, 300, False), True)]
+
+
+def test_what_is_timed_multiplies(products: list[tuple[int, ...]]) -> None:
+    names = (matrix_products.BLAS, matrix_products.FEW_ROWS)
+    for runs in matrix_products._runs(4, 256, 300, False, names).values():
+        assert_same(next(iter(runs))(), torch.full((4, 300), 64.0), FUSED)
 
 
 @pytest.mark.fixed_sizes  # with symbols, the kernel is chosen for each number of rows

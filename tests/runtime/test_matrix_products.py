@@ -41,12 +41,10 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(choices, "_seconds_waited", 0.0)
     monkeypatch.setattr(matrix_products, "is_tuned_blas", lambda: True)
     monkeypatch.setattr(products_by_matrix, "_WORK", 1 << 62)  # no kernels of ours
-    answers = (matrix_products._is_timed_quicker, matrix_products._is_known_quicker)
-    for one in answers:
-        one.cache_clear()
+    monkeypatch.setattr(choices, "_answered", {})
+    matrix_products._is_known_quicker.cache_clear()
     yield
-    for one in answers:
-        one.cache_clear()
+    matrix_products._is_known_quicker.cache_clear()
 
 
 @pytest.fixture

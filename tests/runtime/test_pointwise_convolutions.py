@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -33,16 +33,15 @@ class Timings:
 
 
 @pytest.fixture(autouse=True)
-def timings(monkeypatch: pytest.MonkeyPatch) -> Iterator[Timings]:
+def timings(monkeypatch: pytest.MonkeyPatch) -> Timings:
     """No choice is known, neither of this process nor of others, and it has not waited yet."""
     made = Timings()
     monkeypatch.setattr(choices, "_times", made)
     monkeypatch.setattr(choices, "_known", {})
     monkeypatch.setattr(choices, "_seconds_waited", 0.0)
     monkeypatch.setattr(pointwise_convolutions, "_KIND", f"test {time.time_ns()}")
-    pointwise_convolutions._is_timed_quicker.cache_clear()
-    yield made
-    pointwise_convolutions._is_timed_quicker.cache_clear()
+    monkeypatch.setattr(choices, "_answered", {})
+    return made
 
 
 @pytest.mark.parametrize("channels_last", [False, True])

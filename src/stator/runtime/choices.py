@@ -4,12 +4,13 @@ the sizes. What is timed, and how, is the caller's."""
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 
@@ -61,6 +62,7 @@ def keep_choice(key: str, choice: Mapping[str, Any]) -> None:
 
 _known: dict[str, str] = {}  # by key: the choices of this process
 _untimed: set[str] = set()  # those of `_known` that a later process may time
+_answered: dict[tuple[Any, ...], tuple[Any, bool]] = {}  # by question: answers that follow from choices
 # What rules answered where a later process may time: a function, its arguments, and its answer; None where only the
 # program that asked can ask again
 Question = tuple[Callable[..., Any], tuple[Any, ...], Any]
@@ -145,6 +147,31 @@ def note_provisional(question: Question | None = None) -> None:
     """Note an answer by a rule in place of a choice: a process that finds a program that relies on it asks again, and
     makes the program anew where the answer is another. Without a question the program is not kept."""
     provisional.append(question)
+
+
+_Asked = ParamSpec("_Asked")
+_Answer = TypeVar("_Answer")
+
+
+def answered_by_timing(question: Callable[_Asked, tuple[_Answer, bool]]) -> Callable[_Asked, _Answer]:
+    """A decorator: the answers of a question stay in this process, for each number of threads, and those that are
+    provisional are noted. What it decorates returns an answer, and whether a rule gave it that timing may contradict in
+    a later process."""
+    signature = inspect.signature(question)
+
+    @functools.wraps(question)
+    def answer(*args: _Asked.args, **named: _Asked.kwargs) -> _Answer:
+        asked = signature.bind(*args, **named)
+        asked.apply_defaults()
+        key = question, torch.get_num_threads(), *asked.args
+        if key not in _answered:
+            _answered[key] = question(*args, **named)
+        found, is_provisional = _answered[key]
+        if is_provisional:
+            note_provisional((answer, asked.args, found))
+        return found
+
+    return answer
 
 
 def known_choice(kind: str, facts: tuple[Any, ...]) -> str | None:

@@ -16,7 +16,7 @@ from .toolchain import cpu_features
 
 # Rows from which on, and up to which, the kernel takes 0.3 to 0.75 of the time of eager's library (AVX-512)
 LEAST_ROWS, MOST_ROWS = 4, 16
-# Smaller matrices may stay in the cache of a core, where BLAS is quicker.
+# Smaller matrices may stay in the cache of a core, where BLAS is quicker, and do not repay timing.
 WORTHWHILE = 1 << 19
 # A call takes longer than multiplying by fewer elements.
 _LEAST = 1 << 15
@@ -44,10 +44,14 @@ def is_possible(rows: int, inner: int, columns: int) -> bool:
     return rows <= MOST_ROWS and inner * columns >= _LEAST
 
 
+def may_pay(rows: int, inner: int, columns: int) -> bool:
+    """Whether the kernel may be quicker than libraries by a matrix that is not laid out for them."""
+    return rows <= MOST_ROWS and inner * columns >= WORTHWHILE
+
+
 def is_worthwhile(rows: int, inner: int, columns: int) -> bool:
-    """Whether the kernel was measured to be quicker than libraries for such sizes, on processors like this one."""
-    large = LEAST_ROWS <= rows <= MOST_ROWS and inner * columns >= WORTHWHILE
-    return large and "avx512f" in cpu_features()
+    """The rule where nothing was timed: whether the kernel was measured to be quicker on processors like this one."""
+    return rows >= LEAST_ROWS and may_pay(rows, inner, columns) and "avx512f" in cpu_features()
 
 
 def few_rows_product(rows: torch.Tensor, matrix: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:

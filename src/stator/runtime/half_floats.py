@@ -37,25 +37,21 @@ _MANY_SCORES = 1 << 21
 aten = torch.ops.aten
 
 
-def are_products_quicker(heads: int, rows: int, keys: int, width: int, dtype: torch.dtype) -> bool:
-    """Compare products of float32 with ATen's kernel, for so many heads of all batches; this may time both. The answer
-    stays in a process."""
-    asked = (heads, rows, keys, width, dtype)
-    answer, is_provisional = _quickest((KERNEL, WIDENED), *asked, False, torch.get_num_threads())
-    if is_provisional:
-        choices.note_provisional((are_products_quicker, asked, answer == WIDENED))
-    return answer == WIDENED
+@choices.answered_by_timing
+def are_products_quicker(heads: int, rows: int, keys: int, width: int, dtype: torch.dtype) -> tuple[bool, bool]:
+    """Compare products of float32 with ATen's kernel, for so many heads of all batches; this may time both."""
+    answer, is_provisional = _quickest((KERNEL, WIDENED), heads, rows, keys, width, dtype, False)
+    return answer == WIDENED, is_provisional
 
 
 def is_operator_quicker(heads: int, rows: int, keys: int, width: int, dtype: torch.dtype, biased: bool) -> bool:
     """Compare attention as one operator, which runs either way, with products of half floats; this may time them.
 
     biased: whether each score has a bias of its own."""
-    answer, _ = _quickest((HALVES, KERNEL, WIDENED), heads, rows, keys, width, dtype, biased, torch.get_num_threads())
+    answer, _ = _quickest((HALVES, KERNEL, WIDENED), heads, rows, keys, width, dtype, biased)
     return answer != HALVES
 
 
-@functools.lru_cache(maxsize=1024)
 def _quickest(
     names: tuple[str, ...],
     heads: int,
@@ -64,7 +60,6 @@ def _quickest(
     width: int,
     dtype: torch.dtype,
     biased: bool,
-    threads: int,
 ) -> tuple[str, bool]:
     """The answer, and whether it is the first name where timing may say another in a later process."""
     scores = heads * rows * keys
@@ -74,7 +69,7 @@ def _quickest(
         return names[0], False
     rows, keys = (rounded(min(length, _MOST_LENGTH)) for length in (rows, keys))
     most = min(_TIMED_SCORES // (rows * keys), _TIMED_ELEMENTS // (keys * width))
-    heads = rounded(min(heads, max(threads, most)))
+    heads = rounded(min(heads, max(torch.get_num_threads(), most)))
     facts = (*names, heads, rows, keys, width, str(dtype), biased)
     runs = functools.partial(_runs, names, heads, rows, keys, width, dtype, biased)
     return choices.choose_patiently("attention of half floats", facts, runs, names[0], _MARGIN)
@@ -110,21 +105,10 @@ def _runs(
 # ---- products
 
 
-def is_float32_quicker(rows: int, inner: int, columns: int, dtype: torch.dtype, by_rows: bool) -> bool:
+@choices.answered_by_timing
+def is_float32_quicker(rows: int, inner: int, columns: int, dtype: torch.dtype, by_rows: bool) -> tuple[bool, bool]:
     """Compare a product of [rows, inner] with [inner, columns] as float32 with one of this dtype; this may time both.
-    The answer stays in a process. by_rows: whether the second matrix lies row by row in memory."""
-    asked = (rows, inner, columns, dtype, by_rows)
-    answer, is_provisional = _is_float32_quicker(*asked, torch.get_num_threads())
-    if is_provisional:
-        choices.note_provisional((is_float32_quicker, asked, answer))
-    return answer
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_float32_quicker(
-    rows: int, inner: int, columns: int, dtype: torch.dtype, by_rows: bool, threads: int
-) -> tuple[bool, bool]:
-    """The answer, and whether it is eager's product where timing may say another in a later process."""
+    by_rows: whether the second matrix lies row by row in memory."""
     if onednn_takes(dtype) or rows * inner * columns == 0:
         return False, False
     sizes = typical_sizes(rows, inner, columns, _TIMED_WORK)

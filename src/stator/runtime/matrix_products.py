@@ -4,7 +4,7 @@ float32 matrices, and a product that chooses in each call. (For bfloat16, eager'
 oneDNN multiplies by weights that are not prepacked. It needs about 15 microseconds more than BLAS, and copies the
 weight, which few rows do not repay; all else depends on the processor. So the choice is timed, on the processor and for
 typical sizes near to those asked for, each for a few milliseconds once (`choices.py`). A rule decides small products,
-and what could not be timed.
+and what could not be timed. So is our kernel for few rows, after the first process.
 
 Where the number of rows changes between calls, so does the better library: `stator::linear_product` is for these.
 benchmarks/products.py measures both.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,12 +23,12 @@ from torch import library
 
 from stator.prims.onednn import is_half_float, onednn_enabled
 
-from . import choices
-from .choices import choose_on_cpu, choose_patiently, known_choice
-from .few_rows import few_rows_product_of_sizes, is_worthwhile
+from . import choices, few_rows
+from .choices import choose_in_next_process, choose_on_cpu, choose_patiently, known_choice
+from .few_rows import few_rows_product_of_sizes
 from .toolchain import cpu_vendor
 
-BLAS, ONEDNN = "blas", "onednn"
+BLAS, ONEDNN, FEW_ROWS = "blas", "onednn", "few rows"
 
 # Multiplications from which oneDNN may be quicker than BLAS: its calls take 10 to 20 microseconds more.
 WORTHWHILE = 1 << 20
@@ -51,6 +51,8 @@ CACHE = 1 << 21
 # The share of the time of BLAS in which oneDNN must win, where the rule says BLAS, and where it says oneDNN: sizes near
 # to the timed ones may be slower, and timing is never exact.
 _MARGIN, _RULED_MARGIN = 0.85, 1.0
+# The share of the time of libraries in which our kernel for few rows must win
+_FEW_ROWS_MARGIN = 0.97
 
 
 @functools.cache
@@ -64,29 +66,21 @@ def onednn_takes(dtype: torch.dtype) -> bool:
     return bool(_linear_pointwise) and ((dtype is torch.float32 and onednn_enabled()) or is_half_float(dtype))
 
 
-def is_onednn_quicker(rows: int, inner: int, columns: int, by_rows: bool = False, tunes: bool = False) -> bool:
-    """Compare a product of [rows, inner] with [inner, columns] by oneDNN with one by BLAS; this may time both. The
-    answer stays in a process.
-
-    by_rows: whether the second matrix lies row by row in memory. tunes: time these very sizes, however long all timings
-    take.
-    """
-    answer, is_provisional = _is_timed_quicker(rows, inner, columns, by_rows, tunes, torch.get_num_threads())
-    if is_provisional:
-        choices.note_provisional((is_onednn_quicker, (rows, inner, columns, by_rows, tunes), answer))
-    return answer
-
-
 def is_known_quicker(rows: int, inner: int, columns: int, by_rows: bool = False) -> bool:
     """`is_onednn_quicker` without timing: by the rule where nothing was timed."""
     return _is_known_quicker(rows, inner, columns, by_rows, torch.get_num_threads())[0]
 
 
-@functools.lru_cache(maxsize=4096)
-def _is_timed_quicker(
-    rows: int, inner: int, columns: int, by_rows: bool, tunes: bool, threads: int
+@choices.answered_by_timing
+def is_onednn_quicker(
+    rows: int, inner: int, columns: int, by_rows: bool = False, tunes: bool = False
 ) -> tuple[bool, bool]:
-    """The answer, and whether a rule gave it that timing may contradict in another process."""
+    """Compare a product of [rows, inner] with [inner, columns] by oneDNN with one by BLAS; this may time both.
+
+    by_rows: whether the second matrix lies row by row in memory. tunes: time these very sizes, however long all timings
+    take.
+    """
+    threads = torch.get_num_threads()
     if rows * inner * columns < _TIMED_FROM:
         return _is_known_quicker(rows, inner, columns, by_rows, threads)
     if tunes:
@@ -111,6 +105,30 @@ def _is_known_quicker(rows: int, inner: int, columns: int, by_rows: bool, thread
     return ruled if chosen is None else chosen == ONEDNN, chosen is None
 
 
+@choices.answered_by_timing
+def are_few_rows_quicker(rows: int, inner: int, columns: int, tunes: bool = False) -> tuple[bool, bool]:
+    """Compare our kernel for few rows, by a matrix of contiguous columns, with libraries; this may time them, except in
+    the first process that asks, which does not wait for the kernel to compile. tunes: time now."""
+    if not few_rows.may_pay(rows, inner, columns):
+        return False, False
+    sizes = _few_rows_sizes(rows, inner, columns)
+    names = (BLAS, ONEDNN, FEW_ROWS) if onednn_takes(torch.float32) else (BLAS, FEW_ROWS)
+    choose = choose_on_cpu if tunes else choose_in_next_process
+    rule = FEW_ROWS if few_rows.is_worthwhile(rows, inner, columns) else BLAS
+    runs = functools.partial(_runs, *sizes, False, names)
+    chosen, is_provisional = choose(_FEW_ROWS_KIND, sizes, runs, rule, _FEW_ROWS_MARGIN)
+    return chosen == FEW_ROWS, is_provisional
+
+
+@functools.lru_cache(maxsize=4096)
+def _are_few_rows_known_quicker(rows: int, inner: int, columns: int, threads: int) -> bool:
+    """`are_few_rows_quicker` without timing: by the rule where nothing was timed."""
+    if not few_rows.may_pay(rows, inner, columns):
+        return False
+    chosen = known_choice(_FEW_ROWS_KIND, _few_rows_sizes(rows, inner, columns))
+    return few_rows.is_worthwhile(rows, inner, columns) if chosen is None else chosen == FEW_ROWS
+
+
 def _is_ruled_quicker(rows: int, inner: int, columns: int, by_rows: bool) -> bool:
     """What measurements on a few processors say; on others it is BLAS, as in eager."""
     if not torch.backends.mkl.is_available():
@@ -122,7 +140,7 @@ def _is_ruled_quicker(rows: int, inner: int, columns: int, by_rows: bool) -> boo
 
 # ---- timing
 
-_KIND = "matrix product"
+_KIND, _FEW_ROWS_KIND = "matrix product", "product of few rows"
 
 
 def _facts(rows: int, inner: int, columns: int, by_rows: bool, ruled: bool) -> tuple[Any, ...]:
@@ -133,6 +151,11 @@ def typical_sizes(rows: int, inner: int, columns: int, work: int) -> tuple[int, 
     """The sizes that are timed in place of these. Most models have sizes like these, or these multiples."""
     rows = rounded(min(rows, _MOST_ROWS))
     return rows, *typical_weight(inner, columns, work // rows)
+
+
+def _few_rows_sizes(rows: int, inner: int, columns: int) -> tuple[int, int, int]:
+    """What is timed for few rows: the time is that of reading the weight, so that a part of it is enough."""
+    return rounded(rows), *typical_weight(inner, columns, few_rows.WORTHWHILE * 2)
 
 
 def typical_weight(inner: int, columns: int, most: int) -> tuple[int, int]:
@@ -153,14 +176,16 @@ def _limited(inner: int, columns: int, most: int) -> tuple[int, int]:
     return inner, columns
 
 
-def _runs(rows: int, inner: int, columns: int, by_rows: bool) -> choices.Alternatives:
+def _runs(
+    rows: int, inner: int, columns: int, by_rows: bool, names: Iterable[str] = (BLAS, ONEDNN)
+) -> choices.Alternatives:
     count = inner * columns
     memory = torch.full((count + CACHE,), 0.5, dtype=torch.float32, device="cpu")
     strides = (1, columns) if by_rows else (inner, 1)
     places = range(0, CACHE + 1, count)
     weights = itertools.cycle([memory.as_strided((columns, inner), strides, place) for place in places])
     x = torch.full((rows, inner), 0.5, dtype=torch.float32, device="cpu")
-    products = {name: product_by(name, x, columns) for name in (BLAS, ONEDNN)}
+    products = {name: product_by(name, x, columns) for name in names}
     return {name: [partial(_by_next, product, weights)] for name, product in products.items()}
 
 
@@ -169,9 +194,12 @@ def _by_next(product: Callable[[torch.Tensor], torch.Tensor], weights: Iterator[
 
 
 def product_by(name: str, x: torch.Tensor, columns: int) -> Callable[[torch.Tensor], torch.Tensor]:
-    """What multiplies rows by a matrix of so many columns, in this library, for timing."""
+    """What multiplies rows by a matrix of so many columns, in this way, for timing. FEW_ROWS needs contiguous ones."""
     if name == ONEDNN:
         return lambda matrix: _linear_pointwise(x, matrix.t(), None, "none", [], "")  # type: ignore[misc, no-any-return]
+    if name == FEW_ROWS:
+        few = few_rows_product_of_sizes(tuple(x.shape), (x.shape[1], columns))
+        return lambda matrix: few(x, matrix)
     out = x.new_empty(len(x), columns)
     return lambda matrix: torch.mm(x, matrix, out=out)
 
@@ -190,7 +218,7 @@ def product_of_sizes(
     rows: Sequence[int], matrix: Sequence[int], bias: Sequence[int] | None = None
 ) -> Callable[..., torch.Tensor]:
     """Return what computes `linear_product` of arguments of these sizes, without a choice in each call."""
-    if is_worthwhile(rows[0], *matrix):
+    if _are_few_rows_known_quicker(rows[0], matrix[0], matrix[1], torch.get_num_threads()):
         return few_rows_product_of_sizes(*[tuple(one) for one in (rows, matrix, bias) if one is not None])
     if is_known_quicker(rows[0], matrix[0], matrix[1]):
         return _by_onednn

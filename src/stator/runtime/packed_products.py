@@ -13,7 +13,7 @@ import torch
 
 from . import few_rows
 from .choices import Alternatives, quickest_on_cpu
-from .matrix_products import BLAS, CACHE, ONEDNN, is_tuned_blas, onednn_takes
+from .matrix_products import BLAS, CACHE, FEW_ROWS, ONEDNN, is_tuned_blas, onednn_takes
 
 # Timed products have at most so many multiplications (0.3 ms on one core), with fewer columns if need be.
 _TIMED_WORK = 1 << 25
@@ -26,7 +26,7 @@ _LEAST_ROWS = 64
 # Fewer rows do not repay the time of a call of these libraries.
 _SOME_ROWS = 4
 
-MKL, FEW_ROWS = "mkl", "few rows"
+MKL = "mkl"
 
 # What multiplies rows by each part of a weight.
 Own = Callable[[torch.Tensor, Sequence[torch.Tensor]], Iterable[Callable[[], Any]]]

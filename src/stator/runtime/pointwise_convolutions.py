@@ -26,25 +26,14 @@ _TIMED_WORK = 3 << 24
 _MARGIN, _FORMAT_MARGIN = 0.97, 0.95
 
 
-def is_product_quicker(images: int, positions: int, channels: int, out: int, channels_last: bool) -> bool:
+@choices.answered_by_timing
+def is_product_quicker(images: int, positions: int, channels: int, out: int, channels_last: bool) -> tuple[bool, bool]:
     """Compare the product of images in NHWC with the convolution of images in NHWC (`channels_last`) or NCHW; this may
-    time both. The answer stays in a process."""
-    asked = (images, positions, channels, out, channels_last)
-    answer, is_provisional = _is_timed_quicker(*asked, torch.get_num_threads())
-    if is_provisional:
-        choices.note_provisional((is_product_quicker, asked, answer))
-    return answer
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_timed_quicker(
-    images: int, positions: int, channels: int, out: int, channels_last: bool, threads: int
-) -> tuple[bool, bool]:
-    """The answer, and whether a rule gave it that timing may contradict in another process."""
+    time both."""
     if not onednn_takes(torch.float32) or images * positions * channels * out < WORTHWHILE:
         return False, False
     images, side = min(images, _MOST_IMAGES), min(math.isqrt(positions), _MOST_SIDE)
-    weight = typical_weight(channels, out, _TIMED_WORK * threads // (images * side * side))
+    weight = typical_weight(channels, out, _TIMED_WORK * torch.get_num_threads() // (images * side * side))
     facts = (images, side, *weight, channels_last, torch.get_float32_matmul_precision())
     runs, margin = functools.partial(_runs, *facts[:5]), _MARGIN if channels_last else _FORMAT_MARGIN
     chosen, is_provisional = choices.choose_patiently(_KIND, facts, runs, CONVOLUTION, margin)

@@ -14,7 +14,7 @@ from stator.base.config import Options
 from stator.inductor.buffers import Extern, Lowered
 from stator.inductor.lower import can_lower, lower, products_by_matrix
 from stator.pipeline import compile_graph
-from stator.runtime import matrix_products
+from stator.runtime import choices, matrix_products
 
 Function = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -39,8 +39,8 @@ def untuned_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products_by_matrix, "_WORK", 1 << 62)  # no kernels of ours
     monkeypatch.setattr(matrix_products, "_TIMED_FROM", 1 << 62)
     monkeypatch.setattr(matrix_products, "_LEAST_WORK", 1 << 20)
-    for answers in (matrix_products._is_timed_quicker, matrix_products._is_known_quicker):
-        monkeypatch.setattr(matrix_products, answers.__name__, answers.__wrapped__)
+    monkeypatch.setattr(choices, "_answered", {})
+    monkeypatch.setattr(matrix_products, "_is_known_quicker", matrix_products._is_known_quicker.__wrapped__)
 
 
 def lowered_graphs(function: Function, inputs: Sequence[torch.Tensor], seen: list[Lowered]) -> Callable[..., Any]:

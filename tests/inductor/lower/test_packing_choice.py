@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,15 +27,13 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choices, "_known", {})
     monkeypatch.setattr(choices, "_untimed", set())
     monkeypatch.setattr(choices, "_seconds_waited", 0.0)
-    packing_choice._is_timed_quicker.cache_clear()
+    monkeypatch.setattr(choices, "_answered", {})
 
 
 @pytest.fixture(autouse=True)
-def nothing_known(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing_choice, "_KIND", f"test {time.time_ns()}")
     new_process(monkeypatch)
-    yield
-    packing_choice._is_timed_quicker.cache_clear()
 
 
 @pytest.mark.fixed_sizes

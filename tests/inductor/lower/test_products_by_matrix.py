@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -33,22 +32,21 @@ class Timing:
 
 
 @pytest.fixture
-def timing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Timing]:
+def timing(monkeypatch: pytest.MonkeyPatch) -> Timing:
     """No choice is known yet, and a rule says libraries."""
     made = Timing()
     monkeypatch.setattr(choices, "_times", made)
     monkeypatch.setattr(products_by_matrix, "_KIND", f"test {time.time_ns()}")
     monkeypatch.setattr(products_by_matrix, "is_tuned_blas", lambda: True)
     new_process(monkeypatch)
-    yield made
-    products_by_matrix._is_timed_quicker.cache_clear()
+    return made
 
 
 def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choices, "_known", {})
     monkeypatch.setattr(choices, "_untimed", set())
     monkeypatch.setattr(choices, "_seconds_waited", 0.0)
-    products_by_matrix._is_timed_quicker.cache_clear()
+    monkeypatch.setattr(choices, "_answered", {})
 
 
 @pytest.mark.parametrize(("ratio", "chosen"), [(0.8, True), (0.95, False)])

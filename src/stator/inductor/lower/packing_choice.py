@@ -35,27 +35,18 @@ def packing_pays(builder: LoweringBuilder, found: DirectConvolution) -> bool:
     return is_packing_quicker(builder.compiled_convolution, found, builder.tunes)
 
 
-def is_packing_quicker(compiled: CompiledConvolution | None, found: DirectConvolution, tunes: bool = False) -> bool:
-    """Compare our kernel with the library's convolution and a loop behind it; this may time both. The answer stays in a
-    process.
+@choices.answered_by_timing
+def is_packing_quicker(
+    compiled: CompiledConvolution | None, found: DirectConvolution, tunes: bool = False
+) -> tuple[bool, bool]:
+    """Compare our kernel with the library's convolution and a loop behind it; this may time both. A first process does
+    not wait for the kernel to compile.
 
     compiled: makes the kernel; without it the rule decides. tunes: time now, however long all timings take.
     """
-    answer, is_provisional = _is_timed_quicker(compiled, found, tunes, torch.get_num_threads())
-    if is_provisional:
-        choices.note_provisional((is_packing_quicker, (compiled, found, tunes), answer))
-    return answer
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_timed_quicker(
-    compiled: CompiledConvolution | None, found: DirectConvolution, tunes: bool, threads: int
-) -> tuple[bool, bool]:
-    """The answer, and whether a rule gave it that timing may contradict in another process. A first process does not
-    wait for the kernel to compile."""
     if compiled is None:
         return True, False
-    some = some_images(found, found.rows * found.columns * found.depth, _TIMED_WORK * threads)
+    some = some_images(found, found.rows * found.columns * found.depth, _TIMED_WORK * torch.get_num_threads())
     if some.rows < found.tile.rows:
         return True, False
     facts = astuple(replace(some, tile=_NO_TILE))

@@ -158,35 +158,17 @@ _MEASURES: dict[Any, Callable[[fx.Node, Any], _Measure]] = {
 # ---- timing
 
 
+@choices.answered_by_timing
 def is_kernel_quicker(
     compiled: CompiledConvolution | None, rows: int, inner: int, columns: int, by_rows: bool, tunes: bool = False
-) -> bool:
-    """Compare a kernel of ours with libraries and a loop behind them; this may time both. The answer stays in a
-    process.
+) -> tuple[bool, bool]:
+    """Compare a kernel of ours with libraries and a loop behind them; this may time both. Compiling a kernel takes
+    longer than a first call should wait: only a second process that asks does so.
 
     compiled: makes the kernel; without it the rule decides. tunes: time now, however long all timings take.
     """
-    asked = (compiled, rows, inner, columns, by_rows, tunes)
-    answer, is_provisional = _is_timed_quicker(*asked, torch.get_num_threads())
-    if is_provisional:
-        choices.note_provisional((is_kernel_quicker, asked, answer))
-    return answer
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_timed_quicker(
-    compiled: CompiledConvolution | None,
-    rows: int,
-    inner: int,
-    columns: int,
-    by_rows: bool,
-    tunes: bool,
-    threads: int,
-) -> tuple[bool, bool]:
-    """The answer, and whether a rule gave it that timing may contradict in another process. Compiling a kernel takes
-    longer than a first call should wait: only a second process that asks does so."""
     rule = BLAS if is_tuned_blas() else _TILES
-    sizes = _typical_sizes(rows, inner, columns, _TIMED_WORK * threads)
+    sizes = _typical_sizes(rows, inner, columns, _TIMED_WORK * torch.get_num_threads())
     if compiled is None or rows * inner * columns < _TIMED_FROM or matrix_tile(*sizes) is None:
         return rule == _TILES, False
     facts, runs = (*sizes, by_rows), functools.partial(_runs, compiled, *sizes, by_rows)

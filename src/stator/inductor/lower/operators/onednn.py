@@ -16,12 +16,19 @@ from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.products_by_matrix import product_by_matrix
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.record import TensorMeta
-from stator.runtime.few_rows import MOST_ROWS, is_worthwhile
-from stator.runtime.matrix_products import BLAS, WORTHWHILE, is_known_quicker, is_onednn_quicker, onednn_takes
+from stator.runtime.matrix_products import (
+    BLAS,
+    WORTHWHILE,
+    are_few_rows_quicker,
+    is_known_quicker,
+    is_onednn_quicker,
+    onednn_takes,
+)
 from stator.runtime.packed_products import MKL
 
 # Numbers of rows between which the better library changes, where it does
 _ROWS = (1, 8, 32, 128, 1024)
+_FEW_ROWS = (1, 4, 8, 16)
 
 
 def linear_product(
@@ -107,14 +114,19 @@ def _in_tiles(
 
 
 def _suits_few_rows(builder: LoweringBuilder, a: Tensor, b: str | View, columns: Any, bias: Tensor | None) -> bool:
-    """True for a matrix of contiguous columns, and few rows or an unknown number of them: our kernel is quicker than
-    any library where these are few."""
+    """True for a matrix of contiguous columns, by which our kernel multiplies these rows quicker than any library; if
+    their number changes, some number of them."""
     rows, inner = a.shape
     layout = _layout(builder, b)
     if layout.dtype is not torch.float32 or tuple(layout.stride) != (1, inner) or not _is_single(a, columns, bias):
         return False
-    known = isinstance(inner, int) and isinstance(columns, int)
-    return known and is_worthwhile(rows if isinstance(rows, int) else MOST_ROWS, inner, columns)
+    if not isinstance(inner, int) or not isinstance(columns, int):
+        return False
+    found = [
+        are_few_rows_quicker(number, inner, columns, builder.tunes)
+        for number in ((rows,) if isinstance(rows, int) else _FEW_ROWS)
+    ]
+    return any(found)  # after all are asked: each call chooses by what is known
 
 
 def _by_few_rows(
