@@ -673,3 +673,12 @@ def test_loops_that_follow_read_sums_in_registers(across: int, monkeypatch: pyte
     check(nn.Sequential(nn.Conv2d(40, 64, 1), nn.Hardswish()), torch.randn(1, 40, 7, across))
     (kernels,) = tmp_path.glob("*/60_code.cpp")
     assert re.search(r"const vf32 t\d+ = a5_3;", kernels.read_text())
+
+
+@pytest.mark.parametrize("groups", [1, 32])
+def test_no_images(groups: int) -> None:
+    convolution = nn.Conv2d(32, 32, 3, groups=groups).eval()
+    images = torch.randn(0, 32, 8, 8)
+    with torch.no_grad():
+        found = stator.compile(stator.freeze(convolution), fullgraph=True)(images)
+        assert torch.equal(found, convolution(images))

@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 
+import stator
 from stator.inductor.codegen import cpp
 from stator.inductor.lower import direct_convolution, products_by_matrix
 from stator.inductor.lower.products_by_matrix import is_kernel_quicker
@@ -94,3 +95,12 @@ def test_products_of_one_factor_are_timed(by_rows: bool, timing: Timing) -> None
     timing.ratio = 2.0
     assert not is_kernel_quicker(cpp.compiled_convolution, 1 << 16, 1, 64, by_rows, tunes=True)
     assert timing.count == 1
+
+
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(0, 64, 48), (3, 0, 50), (50, 64, 0)])
+@pytest.mark.parametrize("by_rows", [False, True])
+def test_products_of_nothing(rows: int, inner: int, columns: int, by_rows: bool) -> None:
+    x, matrix = torch.randn(rows, inner), torch.randn(columns, inner).t()
+    matrix = matrix.contiguous() if by_rows else matrix
+    found = stator.compile(torch.mm, fullgraph=True)(x, matrix)
+    assert torch.equal(found, x @ matrix)

@@ -230,7 +230,7 @@ def some_images(found: DirectConvolution, work: int, most: int) -> DirectConvolu
 
 
 def _tile(tiles: Tiles, rows: int, columns: int, depth: int, apart: int, line: int) -> ConvolutionTile | None:
-    """The best tile; None if there is none for so few channels."""
+    """The best tile; None if there is none for so few channels, or nothing to compute."""
     return next(iter(_tiles(tiles, rows, columns, depth, apart, line)), None)
 
 
@@ -241,6 +241,8 @@ def _tiles(tiles: Tiles, rows: int, columns: int, depth: int, apart: int, line: 
     apart: elements of the images from one position to the next. line: how many positions lie between two at which all
     tiles end: all, or a row of the image.
     """
+    if rows == 0:
+        return []
     times = {}
     for height, vectors, share in tiles:
         width = vectors * float_lanes()
