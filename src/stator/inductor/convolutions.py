@@ -56,9 +56,14 @@ class DirectConvolution:
         return self.groups * self.out_channels
 
     @property
+    def is_padded(self) -> bool:
+        """Whether a tile has more columns than a group has channels: its last vector is in part of zeros."""
+        return self.tile.columns > self.out_channels
+
+    @property
     def blocks(self) -> int:
         """The blocks of `tile.columns` channels of a group. The last ends where the group ends, so that it may begin
-        within the block before it."""
+        within the block before it; one that is alone may have more columns."""
         return -(-self.out_channels // self.tile.columns)
 
     @property
@@ -81,7 +86,7 @@ class DirectConvolution:
         return self.in_channels if any(self.padding) and not self.depthwise else 0
 
     def block_start(self, block: int) -> int:
-        return min(block * self.tile.columns, self.out_channels - self.tile.columns)
+        return 0 if self.is_padded else min(block * self.tile.columns, self.out_channels - self.tile.columns)
 
     def __call__(
         self, images: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None, *, out: torch.Tensor
@@ -97,7 +102,9 @@ class DirectConvolution:
         kernel = packed.new_empty(self.groups, self.out_channels, blocks.shape[4], *self.kernel)
         for block in range(self.blocks):
             start = self.block_start(block)
-            kernel[:, start : start + self.tile.columns] = blocks[:, block].permute(0, 4, 3, 1, 2)
+            kernel[:, start : start + self.tile.columns] = blocks[:, block].permute(0, 4, 3, 1, 2)[
+                :, : self.out_channels
+            ]
         groups = self.in_channels if self.depthwise else self.groups
         steps = (self.stride, self.padding, self.dilation, groups)
         return out.copy_(torch.conv2d(data, kernel.flatten(0, 1), bias, *steps))

@@ -141,13 +141,53 @@ def test_weights_that_are_packed_in_each_call(make: Callable[[], nn.Module], cha
 @pytest.mark.parametrize(
     "tile", [*direct_convolution._TILES.get(LANES, ()), *direct_convolution._DEPTHWISE_TILES.get(LANES, ())]
 )
-@pytest.mark.parametrize("groups", [1, 72])
+@pytest.mark.parametrize("groups", [1, 88])
 @pytest.mark.parametrize("last", [1, 2, 5])
 def test_tiles(tile: tuple[int, int, float], groups: int, last: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_TILES", "_DEPTHWISE_TILES"):
         monkeypatch.setattr(direct_convolution, name, {LANES: (tile,)})
-    model = nn.Sequential(nn.Conv2d(72, 72, 3, padding=1, groups=groups), nn.Hardswish())
-    check(model, torch.randn(1, 72, 10 + last, 9))
+    model = nn.Sequential(nn.Conv2d(88, 88, 3, padding=1, groups=groups), nn.Hardswish())
+    check(model, torch.randn(1, 88, 10 + last, 9))
+
+
+PADDED: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "one tap": (nn.Conv2d(40, LANES + LANES // 2, 1), (1, 40, 9, 8)),
+    "taps and groups": (nn.Conv2d(32, 3 * LANES + 2, 3, padding=1, groups=2), (2, 32, 7, 9)),
+    "one column more than a vector": (nn.Conv2d(40, LANES + 1, 1), (1, 40, 7, 7)),
+    "one column fewer than two vectors": (nn.Conv2d(40, 2 * LANES - 1, 1), (1, 40, 7, 7)),
+    "product": (nn.Linear(48, 2 * LANES + LANES // 2), (100, 48)),
+    "many rows": (nn.Conv2d(2048, 2 * LANES + 1, 1), (1, 2048, 12, 12)),
+}
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize("with_residual", [False, True])
+@pytest.mark.parametrize("case", PADDED)
+def test_padded_tiles(case: str, with_residual: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tile of a part of a vector more than there are channels."""
+    packed: list[DirectConvolution] = []
+    pack = direct_convolution.packed_for
+
+    def noted(weight: torch.Tensor, found: DirectConvolution) -> torch.Tensor:
+        packed.append(found)
+        return pack(weight, found)
+
+    monkeypatch.setattr(direct_convolution, "_TILES", {LANES: ((4, 2, 1.0), (4, 3, 1.0))})
+    monkeypatch.setattr(direct_convolution, "packed_for", noted)
+    module, shape = PADDED[case]
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, x: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+            found = F.hardswish(self.module(x))
+            return found + residual if with_residual else found
+
+    x = torch.randn(shape)
+    check(Model(), x, torch.randn(module(x).shape))
+    assert [found.is_padded for found in packed] == [True]
 
 
 _WITHOUT_EXTENSIONS = """
@@ -175,7 +215,7 @@ def test_tiles_where_the_compiler_uses_fewer_instructions(tmp_path: Path) -> Non
 
 FITTING: dict[str, tuple[int, int, int, tuple[int, int]]] = {
     "many rows": (3136, 64, 64, (6, 64)),
-    "25 rows": (25, 384, 448, (9, 48)),
+    "25 rows": (25, 384, 448, (5, 80)),
     "49 rows": (49, 64, 512, (7, 64)),
     "one narrow block": (784, 32, 128, (14, 32)),
     "positions in one set of the cache": (784, 32, 1024, (10, 32)),

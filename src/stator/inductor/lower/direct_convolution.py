@@ -31,7 +31,10 @@ Tiles = tuple[tuple[int, int, float], ...]
 # with few vectors have more loads, and depthwise kernels more addresses. In dense ones of 7 x 4, one sum of 28 has no
 # register.
 _TILES = {
-    16: ((6, 4, 1.0), (7, 4, 0.97), (7, 3, 1.0), (8, 3, 1.0), (9, 3, 1.0), (10, 2, 0.95), (14, 2, 0.96), (8, 1, 0.75)),
+    16: (
+        *((6, 4, 1.0), (7, 4, 0.97), (5, 5, 1.0), (7, 3, 1.0), (8, 3, 1.0), (9, 3, 1.0)),
+        *((10, 2, 0.95), (14, 2, 0.96), (10, 1, 0.78)),
+    ),
     8: ((6, 2, 1.0), (5, 2, 0.99), (4, 3, 1.0), (7, 2, 0.83), (8, 1, 0.74)),
 }
 _DEPTHWISE_TILES = {
@@ -78,7 +81,8 @@ def products_in_tiles(a: Tensor, weight: torch.Tensor, bias: Tensor | None) -> l
     plain = bias is None or (bias.shape == (columns,) and bias.dtype is a.dtype)
     if not plain or {a.dtype, weight.dtype} != {torch.float32} or a.device.type != "cpu" or not isinstance(rows, int):
         return []
-    tile = _tile(_TILES.get(float_lanes(), ()), rows, columns, inner, inner, rows) if rows >= SOME_ROWS else None
+    tiles = _TILES.get(float_lanes(), ())
+    tile = _tile(tiles, rows, columns, inner, inner, rows, pads=True) if rows >= SOME_ROWS else None
     if tile is None or inner == 0:
         return []
     size, one, none = (1, rows), (1, 1), (0, 0)
@@ -92,11 +96,11 @@ def matrix_tile(rows: int, inner: int, columns: int) -> ConvolutionTile | None:
 
 
 def _of_each_width(found: DirectConvolution) -> list[DirectConvolution]:
-    """The convolution in the best tile of each width, the best of all first."""
+    """The convolution by a constant weight in the best tile of each width, the best of all first."""
     tiles = (_DEPTHWISE_TILES if found.depthwise else _TILES)[float_lanes()]
     best: dict[int, ConvolutionTile] = {}
-    line = found.out_size[1] if found.depthwise else found.rows
-    for tile in _tiles(tiles, found.rows, found.out_channels, found.depth, found.pixel * found.stride[1], line):
+    line, apart = found.out_size[1] if found.depthwise else found.rows, found.pixel * found.stride[1]
+    for tile in _tiles(tiles, found.rows, found.out_channels, found.depth, apart, line, pads=not found.depthwise):
         best.setdefault(tile.columns, tile)
     return [replace(found, tile=tile) for tile in best.values()]
 
@@ -148,9 +152,11 @@ def packed_constant(builder: LoweringBuilder, weight: torch.Tensor, found: Direc
     return str(packed)
 
 
-def described(x: Tensor, weight: Tensor, meta: TensorMeta, rest: Sequence[Any]) -> DirectConvolution | None:
+def described(
+    x: Tensor, weight: Tensor, meta: TensorMeta, rest: Sequence[Any], *, is_constant: bool
+) -> DirectConvolution | None:
     """A convolution of images [N, C, H, W] for a kernel of ours; None for the library. rest: stride, padding, dilation,
-    groups."""
+    groups. is_constant: whether the weight is packed once."""
     stride, padding, dilation, groups = rest
     numbers = (*x.shape, *weight.shape, *meta.shape, *stride, *padding, *dilation, groups)
     dtypes = {x.dtype, weight.dtype, meta.dtype}
@@ -162,7 +168,8 @@ def described(x: Tensor, weight: Tensor, meta: TensorMeta, rest: Sequence[Any]) 
     depth = numel(weight.shape[2:]) * (1 if depthwise else each)
     tiles = (_DEPTHWISE_TILES if depthwise else _TILES).get(float_lanes(), ())
     rows, apart = meta.shape[0] * meta.shape[2] * meta.shape[3], each * groups * stride[1]
-    tile = _tile(tiles, rows, out // shared, depth, apart, meta.shape[3] if depthwise else rows)
+    line, pads = meta.shape[3] if depthwise else rows, is_constant and not depthwise
+    tile = _tile(tiles, rows, out // shared, depth, apart, line, pads=pads)
     if tile is None:
         return None
     return DirectConvolution(
@@ -229,24 +236,30 @@ def some_images(found: DirectConvolution, work: int, most: int) -> DirectConvolu
     return replace(found, images=images, size=(kept, found.size[1]), out_size=(down, found.out_size[1]))
 
 
-def _tile(tiles: Tiles, rows: int, columns: int, depth: int, apart: int, line: int) -> ConvolutionTile | None:
+def _tile(
+    tiles: Tiles, rows: int, columns: int, depth: int, apart: int, line: int, pads: bool = False
+) -> ConvolutionTile | None:
     """The best tile; None if there is none for so few channels, or nothing to compute."""
-    return next(iter(_tiles(tiles, rows, columns, depth, apart, line)), None)
+    return next(iter(_tiles(tiles, rows, columns, depth, apart, line, pads)), None)
 
 
-def _tiles(tiles: Tiles, rows: int, columns: int, depth: int, apart: int, line: int) -> list[ConvolutionTile]:
+def _tiles(
+    tiles: Tiles, rows: int, columns: int, depth: int, apart: int, line: int, pads: bool
+) -> list[ConvolutionTile]:
     """The tiles, first the one that wastes the least time at the end of rows and columns, and whose weights fit into a
     cache.
 
     apart: elements of the images from one position to the next. line: how many positions lie between two at which all
-    tiles end: all, or a row of the image.
+    tiles end: all, or a row of the image. pads: whether the only block may have a part of a vector more than there are
+    columns.
     """
     if rows == 0:
         return []
     times = {}
     for height, vectors, share in tiles:
         width = vectors * float_lanes()
-        if width > columns or (height > _ROOM and apart % _ONE_SET == 0):
+        most = columns + float_lanes() - 1 if pads and vectors > 1 else columns
+        if width > most or (height > _ROOM and apart % _ONE_SET == 0):
             continue
         time = rows / line * -(-line // height) * height * -(-columns // width) * width / share
         times[ConvolutionTile(height, width)] = time * (_UNCACHED if 4 * depth * width > _CACHED_BLOCK else 1)
@@ -259,6 +272,8 @@ def packed_for(weight: torch.Tensor, found: DirectConvolution) -> torch.Tensor:
     width, groups = found.tile.columns, found.groups
     with torch.no_grad(), torch._C._DisableAutocast(), torch._C._InferenceMode(False):
         taps = weight.reshape(groups, found.out_channels, *weight.shape[1:]).permute(0, 3, 4, 2, 1)
+        if found.is_padded:
+            taps = torch.nn.functional.pad(taps, (0, width - found.out_channels))
         starts = [found.block_start(block) for block in range(found.blocks)]
         blocks = torch.stack([taps[..., start : start + width] for start in starts], 1)
         return torch.cat([blocks.reshape(-1), blocks.new_zeros(found.zeros)])

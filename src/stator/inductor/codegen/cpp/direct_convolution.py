@@ -74,7 +74,8 @@ def print_convolution(
     pointers = {name: f"in{at}" for at, name in enumerate(group.reads)}
     pointers |= {name: f"out{at}" for at, name in enumerate(group.writes)}
     order, places = LoopOrder((0, 2, 1), (), 2), pointers | {SUMS: "tile"}
-    emitter = FollowingLoops(kernel, order, places, buffers)
+    columns = "out_channels" if convolution.is_padded else "width"
+    emitter = FollowingLoops(kernel, order, places, buffers, columns)
     images, weight = pointers[group.images.base], pointers[group.weight.base]
     printer = _Convolution(convolution)
     if printer.leaves_registers and is_short(kernel, len(printer.positions) * len(printer.vectors)):
@@ -159,6 +160,7 @@ class _Convolution:
             not convolution.depthwise
             and float_lanes() == 16
             and len(self.vectors) > 1
+            and not convolution.is_padded
             and needed + _FEW_REGISTERS <= 2 * _REGISTERS
         )
         self.fills_registers = float_lanes() == 8 and needed <= _REGISTERS  # others have twice as many
@@ -274,7 +276,11 @@ class _Convolution:
         yield f"    const int64_t begin = (above + first) * {rows}, below = begin + tiles * {rows};"
         yield "    const int64_t end = below < rows ? below : rows;"
         yield "    const int64_t group = item / blocks, block = item % blocks;"
-        yield "    const int64_t start = block * width < out_channels - width ? block * width : out_channels - width;"
+        if self.convolution.is_padded:
+            yield "    const int64_t start = 0;"
+        else:
+            yield "    const int64_t latest = out_channels - width;"
+            yield "    const int64_t start = block * width < latest ? block * width : latest;"
         yield "    const int64_t column = group * out_channels + start;"
         yield "    const float *from = images + group * channels;"
         yield "    const float *const block_weight = weight + (group * blocks + block) * depth * width;"

@@ -109,7 +109,7 @@ def _convolution(
             return found_along
     if constant is not None and _may_be_packed(x, weight, bias, meta):
         fixed = (stride, padding, dilation, groups)
-        found = described(x, weight, meta, fixed)
+        found = described(x, weight, meta, fixed, is_constant=True)
         if found is not None and found.zeros and not constant.isfinite().all():  # zero times infinity is NaN
             found = None
         found = None if found is None else quickest_convolution(builder, found, constant)
@@ -184,7 +184,9 @@ def _packed_each_time(
     builder: LoweringBuilder, x: Tensor, weight: Tensor, bias: Tensor | None, rest: Sequence[Any]
 ) -> Tensor | None:
     """The convolution by a kernel of ours, with a weight that may be another in each call; None for the library."""
-    found = described(x, weight, builder.meta, rest) if _may_be_packed(x, weight, bias, builder.meta) else None
+    if not _may_be_packed(x, weight, bias, builder.meta):
+        return None
+    found = described(x, weight, builder.meta, rest, is_constant=False)
     if found is None or not packing_pays(builder, found):
         return None
     images = builder.argument(x, channels_last_strides(x.shape))
@@ -208,7 +210,8 @@ def _along_one_axis(
     rows, kernel = unsqueeze(x, 2), unsqueeze(weight, 2)
     shape = (*meta.shape[:2], 1, meta.shape[2])
     images_meta = TensorMeta(shape, contiguous_strides(shape), meta.dtype, meta.device)
-    found = described(rows, kernel, images_meta, ((1, stride), (0, padding), (1, dilation), groups))
+    steps = ((1, stride), (0, padding), (1, dilation), groups)
+    found = described(rows, kernel, images_meta, steps, is_constant=constant is not None)
     if found is None or (constant is None and not found.depthwise):
         return None
     if constant is not None and found.zeros and not constant.isfinite().all():
