@@ -157,10 +157,10 @@ class _Convolution:
         self.run = _RUN if float_lanes() == 8 else 1  # with AVX-512, runs of 32 took 1.1 of ResNet-50's time on a Xeon
         # loops that follow need some: where they take those of sums, sums go through memory in each step
         self.leaves_registers = (
-            not convolution.depthwise
-            and float_lanes() == 16
+            float_lanes() == 16
             and len(self.vectors) > 1
             and not convolution.is_padded
+            and not (convolution.depthwise and convolution.out_size[1] < tile.rows)  # sums behind the row's end
             and needed + _FEW_REGISTERS <= 2 * _REGISTERS
         )
         self.fills_registers = float_lanes() == 8 and needed <= _REGISTERS  # others have twice as many
@@ -193,8 +193,6 @@ class _Convolution:
         yield "    const int64_t top = line % out_height * stride_down - padding_above;"
         yield "    const int64_t left = x * stride_across - padding_before;"
         yield "    const int64_t corner = ((line / out_height * height + top) * across + left) * pixel;"
-        yield f"    const int64_t right = left + {rows - 1} * stride_across + (taps_across - 1) * dilation_across;"
-        yield "    const bool inside = left >= 0 && right < across;"
         yield "    int64_t block = at % items;"
         yield "    const int64_t end = items - block < last - at ? items : block + last - at;"
         yield "    for (at += end - block; block < end; ++block) {"
@@ -230,10 +228,10 @@ class _Convolution:
             " ".join(f"a{p}_{v} = op_fma(load(p{p} + {v} * LANES), w{v}, a{p}_{v});" for v in self.vectors)
             for p in self.positions
         ]
-        yield "                    if (inside) {"
+        yield "                    const int64_t dx = left + along * dilation_across;"
+        yield f"                    if (dx >= 0 && dx + {rows - 1} * stride_across < across) {{"
         yield from (f"                        {text}" for text in products)
         yield "                    } else {"
-        yield "                        const int64_t dx = left + along * dilation_across;"
         for p, text in enumerate(products):
             yield f"                        if ((uint64_t)(dx + {p} * stride_across) < (uint64_t)across) {{ {text} }}"
         yield "                    }"
