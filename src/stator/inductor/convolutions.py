@@ -102,9 +102,8 @@ class DirectConvolution:
         kernel = packed.new_empty(self.groups, self.out_channels, blocks.shape[4], *self.kernel)
         for block in range(self.blocks):
             start = self.block_start(block)
-            kernel[:, start : start + self.tile.columns] = blocks[:, block].permute(0, 4, 3, 1, 2)[
-                :, : self.out_channels
-            ]
+            columns = blocks[:, block].permute(0, 4, 3, 1, 2)[:, : self.out_channels]
+            kernel[:, start : start + self.tile.columns] = columns
         groups = self.in_channels if self.depthwise else self.groups
         steps = (self.stride, self.padding, self.dilation, groups)
         return out.copy_(torch.conv2d(data, kernel.flatten(0, 1), bias, *steps))

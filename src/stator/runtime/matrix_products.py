@@ -4,7 +4,7 @@ float32 matrices, and a product that chooses in each call. (For bfloat16, eager'
 oneDNN multiplies by weights that are not prepacked. It needs about 15 microseconds more than BLAS, and copies the
 weight, which few rows do not repay; all else depends on the processor. So the choice is timed, on the processor and for
 typical sizes near to those asked for, each for a few milliseconds once (`choices.py`). A rule decides small products,
-and what could not be timed. So is our kernel for few rows, after the first process.
+and what could not be timed. Our kernel for few rows is timed beside both, from the second process that asks on.
 
 Where the number of rows changes between calls, so does the better library: `stator::linear_product` is for these.
 benchmarks/products.py measures both.

@@ -18,8 +18,8 @@ from .matrix_products import BLAS, CACHE, FEW_ROWS, ONEDNN, is_tuned_blas, onedn
 # Timed products have at most so many multiplications (0.3 ms on one core), with fewer columns if need be.
 _TIMED_WORK = 1 << 25
 _COLUMN_BLOCK = 64
-# A multiple of the columns of all tiles, so that a part of a weight does not end within one.
-_TILED_BLOCK = 192
+# Columns of the parts of a weight that are timed beside kernels in tiles
+TILED_BLOCK = 192
 # Rows beside tiles are at least so many of them, so that little is wasted where they end.
 _LEAST_ROWS = 64
 
@@ -69,7 +69,7 @@ def quickest_product(
     def alternatives() -> Alternatives:
         block, most_rows, memory = _COLUMN_BLOCK, rows, CACHE
         if own:  # so many alternatives push each other's weights out of a core's cache
-            block, memory = _TILED_BLOCK, 0
+            block, memory = TILED_BLOCK, 0
             most_rows = max(_LEAST_ROWS, _TIMED_WORK // (block * inner))
         x = torch.full((min(rows, most_rows), inner), 0.5, dtype=weight.dtype)
         part = block if own else max(block, _TIMED_WORK // x.numel() // block * block)

@@ -2,8 +2,9 @@
 registers while a kernel runs over all taps and channels of the images; the loops that follow read the tile.
 
 A position outside of the image reads zeros, or is left out. Where positions end within a tile, it computes the last
-one several times. The text depends on the tile, and on whether 4, 3 or 2 divides the channels, not on the sizes; for a
-matrix as it lies in memory, also on whether rows are few, many, or a symbol.
+one several times. The text depends on the tile, on whether channels or a line of the image end within it, and on whether
+4, 3 or 2 divides the channels of the images, not on the sizes; for a matrix as it lies in memory, also on whether rows
+are few, many, or a symbol.
 """
 
 from __future__ import annotations
