@@ -120,10 +120,9 @@ def quickest_for(
     if own:
         if builder.compiled_convolution is None or not builder.tunes or rows * weight.numel() < TUNED_WORK:
             return own[0]
+        # the parts of a large weight end within other tiles
         timed = [one for one in own if weight.shape[1] <= TILED_BLOCK or TILED_BLOCK % one.tile.columns == 0]
-        named = {
-            f"{one.tile.rows} x {one.tile.columns}": one for one in timed
-        }  # others end within a part of the weight
+        named = {f"{one.tile.rows} x {one.tile.columns}": one for one in timed}
         runs = {name: partial(product_in_tiles_runs, builder.compiled_convolution, one) for name, one in named.items()}
         chosen = quickest_product(rows, weight.t(), True, runs)
         return named.get(chosen, chosen)

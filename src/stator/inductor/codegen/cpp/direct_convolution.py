@@ -2,9 +2,9 @@
 registers while a kernel runs over all taps and channels of the images; the loops that follow read the tile.
 
 A position outside of the image reads zeros, or is left out. Where positions end within a tile, it computes the last
-one several times. The text depends on the tile, on whether channels or a line of the image end within it, and on whether
-4, 3 or 2 divides the channels of the images, not on the sizes; for a matrix as it lies in memory, also on whether rows
-are few, many, or a symbol.
+one several times. The text depends on the tile, on whether channels or a line of the image end within it, and on
+whether 4, 3 or 2 divides the channels of the images, not on the sizes; for a matrix as it lies in memory, also on
+whether rows are few, many, or a symbol.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def print_convolution(
     pointers = {name: f"in{at}" for at, name in enumerate(group.reads)}
     pointers |= {name: f"out{at}" for at, name in enumerate(group.writes)}
     order, places = LoopOrder((0, 2, 1), (), 2), pointers | {SUMS: "tile"}
-    columns = "out_channels" if convolution.is_padded else "width"
-    emitter = FollowingLoops(kernel, order, places, buffers, columns)
+    channels = "out_channels" if convolution.is_padded else "width"
+    emitter = FollowingLoops(kernel, order, places, buffers, channels)
     images, weight = pointers[group.images.base], pointers[group.weight.base]
     printer = _Convolution(convolution)
     if printer.leaves_registers and is_short(kernel, len(printer.positions) * len(printer.vectors)):

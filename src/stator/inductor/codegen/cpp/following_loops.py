@@ -18,7 +18,7 @@ _MOST_STATEMENTS = 320  # of loops that read sums in registers
 
 
 class FollowingLoops(Emitter):
-    """The loops behind the sums, over the positions and channels of a tile. columns: how many channels it has; the last
+    """The loops behind the sums, over the positions and channels of a tile. channels: how many it has; the last
     vector ends with them, and may begin within the one before it."""
 
     def __init__(
@@ -27,10 +27,10 @@ class FollowingLoops(Emitter):
         order: LoopOrder,
         pointers: Mapping[str, str],
         buffers: Mapping[str, Buffer],
-        columns: str = "width",
+        channels: str = "width",
     ) -> None:
         super().__init__(kernel, order, pointers, buffers)
-        self.columns = columns
+        self.channels = channels
 
     def _parallel_loop(self) -> None:
         return None
@@ -43,9 +43,9 @@ class FollowingLoops(Emitter):
         head = f"{name} = row; {name} < row + count; ++{name}"
         if loop == self.order.vector:
             head = f"{name} = column; {name} < column + width; {name} += LANES"
-            if self.columns != "width":
+            if self.channels != "width":
                 step = f"{name} + LANES < end && {name} + 2 * LANES > end ? end - LANES : {name} + LANES"
-                head = f"{name} = column, end = column + {self.columns}; {name} < end; {name} = {step}"
+                head = f"{name} = column, end = column + {self.channels}; {name} < end; {name} = {step}"
         with self.block(f"for (int64_t {head})"):
             body()
 
