@@ -137,7 +137,7 @@ class Emitter:
             if self._place(position) == depth:
                 self._define(position)
         if self.owned is not None and self._place(self.owned) == depth:
-            self.line(skip_of_others(self.owned))
+            self.line(skip_of_others(self.owned, in_loop=depth > 0))
         if depth == len(outer):
             self._phases()
             return

@@ -48,5 +48,6 @@ def own_rows(kernel: Kernel, row: int) -> Iterator[str]:
         yield f"const int64_t {name} = {number} * {part} / omp_get_num_threads();"
 
 
-def skip_of_others(row: int) -> str:
-    return f"if (indirect{row} < own_begin || indirect{row} >= own_end) continue;"
+def skip_of_others(row: int, in_loop: bool) -> str:
+    """Text that leaves the rest of a loop, or of the whole text, to the thread that the row belongs to."""
+    return f"if (indirect{row} < own_begin || indirect{row} >= own_end) {'continue' if in_loop else 'return'};"
