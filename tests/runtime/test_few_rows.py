@@ -150,6 +150,13 @@ def test_the_second_process_follows_the_times(
     assert matrix_products._are_few_rows_known_quicker(rows, 256, 300, torch.get_num_threads()) == (ours < 0.9)
 
 
+@pytest.mark.parametrize("rows", [0, few_rows.MOST_ROWS + 1])
+def test_other_numbers_of_rows_are_not_timed(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choices, "_answered", {})
+    monkeypatch.setattr(choices, "_timed", lambda *asked: pytest.fail("timed"))
+    assert not are_few_rows_quicker(rows, 1024, 1024, True)
+
+
 def test_answers_by_the_rule_are_asked_again(products: list[tuple[int, ...]]) -> None:
     noted = len(choices.provisional)
     assert are_few_rows_quicker(8, 256, 300)

@@ -46,7 +46,7 @@ def is_possible(rows: int, inner: int, columns: int) -> bool:
 
 def may_pay(rows: int, inner: int, columns: int) -> bool:
     """Whether the kernel may be quicker than libraries by a matrix that is not laid out for them."""
-    return rows <= MOST_ROWS and inner * columns >= WORTHWHILE
+    return 0 < rows <= MOST_ROWS and inner * columns >= WORTHWHILE
 
 
 def is_worthwhile(rows: int, inner: int, columns: int) -> bool:

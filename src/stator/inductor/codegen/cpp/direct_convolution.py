@@ -21,7 +21,7 @@ from stator.inductor.sizes import SizeKnowledge
 from stator.runtime.toolchain import float_lanes, nearest_cache, second_level_cache
 from stator.shapes.expr import ExprLike
 
-from .following_loops import LINE, FollowingLoops, LoopsInRegisters, is_short
+from .following_loops import LINE, FollowingLoops, LoopsInRegisters, LoopsOfPaddedTile, is_short
 from .indices import CppIndexPrinter
 from .vectorize import LoopOrder
 
@@ -75,8 +75,8 @@ def print_convolution(
     pointers = {name: f"in{at}" for at, name in enumerate(group.reads)}
     pointers |= {name: f"out{at}" for at, name in enumerate(group.writes)}
     order, places = LoopOrder((0, 2, 1), (), 2), pointers | {SUMS: "tile"}
-    channels = "out_channels" if convolution.is_padded else "width"
-    emitter = FollowingLoops(kernel, order, places, buffers, channels)
+    following = LoopsOfPaddedTile if convolution.is_padded else FollowingLoops
+    emitter = following(kernel, order, places, buffers)
     images, weight = pointers[group.images.base], pointers[group.weight.base]
     printer = _Convolution(convolution)
     if printer.leaves_registers and is_short(kernel, len(printer.positions) * len(printer.vectors)):

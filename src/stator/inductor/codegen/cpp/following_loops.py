@@ -18,19 +18,7 @@ _MOST_STATEMENTS = 320  # of loops that read sums in registers
 
 
 class FollowingLoops(Emitter):
-    """The loops behind the sums, over the positions and channels of a tile. channels: how many it has; the last
-    vector ends with them, and may begin within the one before it."""
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        order: LoopOrder,
-        pointers: Mapping[str, str],
-        buffers: Mapping[str, Buffer],
-        channels: str = "width",
-    ) -> None:
-        super().__init__(kernel, order, pointers, buffers)
-        self.channels = channels
+    """The loops behind the sums, over the positions and channels of a tile."""
 
     def _parallel_loop(self) -> None:
         return None
@@ -42,12 +30,12 @@ class FollowingLoops(Emitter):
             return
         head = f"{name} = row; {name} < row + count; ++{name}"
         if loop == self.order.vector:
-            head = f"{name} = column; {name} < column + width; {name} += LANES"
-            if self.channels != "width":
-                step = f"{name} + LANES < end && {name} + 2 * LANES > end ? end - LANES : {name} + LANES"
-                head = f"{name} = column, end = column + {self.channels}; {name} < end; {name} = {step}"
+            head = self.head_of_vectors(name)
         with self.block(f"for (int64_t {head})"):
             body()
+
+    def head_of_vectors(self, name: str) -> str:
+        return f"{name} = column; {name} < column + width; {name} += LANES"
 
     def prefetches(self) -> Iterator[str]:
         """Text that asks for what these loops read and write, before they run: in the second-level cache where much
@@ -76,6 +64,14 @@ class FollowingLoops(Emitter):
         if self.kernel.sizes[1] == 1:  # has no loop
             return f"load(tile + {column} - column)"
         return f"load(tile + ({row} - row) * width + {column} - column)"
+
+
+class LoopsOfPaddedTile(FollowingLoops):
+    """The same where channels end within the tile: their last vector may begin within the one before it."""
+
+    def head_of_vectors(self, name: str) -> str:
+        step = f"{name} + LANES < end && {name} + 2 * LANES > end ? end - LANES : {name} + LANES"
+        return f"{name} = column, end = column + out_channels; {name} < end; {name} = {step}"
 
 
 class LoopsInRegisters(FollowingLoops):
