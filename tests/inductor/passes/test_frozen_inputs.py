@@ -100,36 +100,6 @@ def test_random_numbers_are_drawn_in_each_call() -> None:
     assert not torch.equal(frozen(x), frozen(x))
 
 
-def test_batch_norm_is_folded(graphs: list[fx.Graph]) -> None:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8))
-    for norm in (model[1], model[3]):
-        nn.init.normal_(norm.weight)
-        nn.init.normal_(norm.running_mean)
-        nn.init.uniform_(norm.running_var, 0.5, 2.0)
-    model.eval()
-    x = torch.randn(2, 3, 16, 16)
-    with torch.no_grad():
-        assert_same(stator.freeze(model)(x), model(x), FUSED)
-    assert called(graphs) == {"aten.convolution.default"}
-
-
-def test_batch_norm_beside_another_reader_is_kept(graphs: list[fx.Graph]) -> None:
-    class Both(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.convolution, self.norm = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = self.convolution(x)
-            return self.norm(y) + y
-
-    model = Both().eval()
-    x = torch.randn(2, 3, 16, 16)
-    with torch.no_grad():
-        assert_same(stator.freeze(model)(x), model(x), FUSED)
-    assert any("batch_norm" in name for name in called(graphs))
-
-
 def test_default_has_no_constants(graphs: list[fx.Graph]) -> None:
     model = Weight(lambda x, w: x * w.abs()).eval()
     with torch.no_grad():

@@ -18,6 +18,7 @@ from .integer_products import multiply_integers
 from .merged_products import merge_products
 from .no_ops import drop_no_ops
 from .shared_heads import share_heads
+from .single_batches import multiply_single_batches
 from .symbolic_sizes import with_expressions
 
 Pass = Callable[[fx.GraphModule], fx.GraphModule]
@@ -28,6 +29,7 @@ PASSES: tuple[Pass, ...] = (
     merge_common_subexpressions,
     accumulate_into_sums,
     accumulate_products,
+    multiply_single_batches,
     fold_batch_norms,
     multiply_integers,
     share_heads,
@@ -38,7 +40,15 @@ PASSES: tuple[Pass, ...] = (
 
 # The passes that change the rounding of results
 ROUNDING = frozenset(
-    (accumulate_into_sums, accumulate_products, fold_batch_norms, multiply_integers, share_heads, merge_products)
+    (
+        accumulate_into_sums,
+        accumulate_products,
+        multiply_single_batches,
+        fold_batch_norms,
+        multiply_integers,
+        share_heads,
+        merge_products,
+    )
 )
 
 

@@ -1,4 +1,5 @@
-"""Folds batch normalisation with frozen statistics into the frozen weights of the convolution before it."""
+"""Folds batch normalisation with frozen statistics into the frozen weights of the convolution or product before it, or
+else into one factor and one summand for each channel."""
 
 from __future__ import annotations
 
@@ -8,71 +9,147 @@ from typing import Any
 import torch
 from torch import fx
 
+from stator.prims.layout import is_dense
 from stator.prims.record import TensorMeta
 
+from .constants import evaluate_constant
 from .frozen_inputs import PREFIX, is_frozen
 
 aten = torch.ops.aten
 
+_NORM = aten._native_batch_norm_legit_no_training.default
+_PRODUCTS = (aten.mm.default, aten.addmm.default)
+_VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default, aten.squeeze.dim)
+_EXACT = (torch.float32, torch.float64)
+
 
 def fold_batch_norms(gm: fx.GraphModule) -> fx.GraphModule:
-    """Convolutions whose only reader is such a batch normalisation get its scale and shift, in place.
+    """Such batch normalisation becomes part of the convolution or product that it alone reads, or else a multiplication
+    and an addition, in place.
 
-    The scaled weights are rounded, once, to the weight's dtype. Where they or the shifts are not finite, nothing is
-    folded.
+    What is scaled is rounded, once, to the weight's dtype. Where it or the shifts are not finite, nothing is folded.
     """
-    for node in list(gm.graph.nodes):
-        if node.target is aten._native_batch_norm_legit_no_training.default and _reads_convolution(node):
-            _fold(gm, node)
+    with torch.no_grad(), torch._C._DisableAutocast(), torch._C._InferenceMode(False):
+        for node in list(gm.graph.nodes):
+            if node.target is _NORM and _is_frozen(node) and all(_takes_values(user) for user in node.users):
+                if (source := _product_before(node)) is not None:
+                    _fold(gm, node, source)
+                elif _is_elementwise(node):
+                    _scale_and_shift(gm, node)
     return gm
 
 
-def _reads_convolution(node: fx.Node) -> bool:
-    convolution, *parameters = node.args[:5]
-    if not isinstance(convolution, fx.Node) or convolution.target is not aten.convolution.default:
-        return False
-    _, weight, bias = convolution.args[:3]
-    constants = [weight, *(one for one in (bias, *parameters) if one is not None)]
-    only_reader = len(convolution.users) == 1 and convolution.args[6] is False  # not a transposed convolution
-    read = all(user.target is operator.getitem and user.args[1] == 0 for user in node.users)
-    return only_reader and read and all(isinstance(one, fx.Node) and is_frozen(one) for one in constants)
+def _is_frozen(node: fx.Node) -> bool:
+    """Whether the statistics are frozen, and the scale and the shift, if any."""
+    gamma, beta, mean, variance = node.args[1:5]
+    given = [one for one in (gamma, beta, mean, variance) if one is not None]
+    return all(isinstance(one, fx.Node) and is_frozen(one) for one in given)
 
 
-def _fold(gm: fx.GraphModule, node: fx.Node) -> None:
+def _takes_values(user: fx.Node) -> bool:
+    return bool(user.target is operator.getitem and user.args[1] == 0)
+
+
+def _product_before(node: fx.Node) -> fx.Node | None:
+    """The convolution or product with frozen weights that the normalisation alone reads. Between a product and the
+    normalisation of its columns there may be views that keep the columns."""
+    source: Any = node.args[0]
+    if len(source.meta["val"].shape) == 2:
+        columns = source.meta["val"].shape[1]
+        while source.target in _VIEWS and len(source.users) == 1 and source.meta["val"].shape[-1:] == (columns,):
+            source = source.args[0]
+    if len(source.users) != 1 or source.kwargs:
+        return None
+    if source.target is aten.convolution.default:
+        _, weight, bias = source.args[:3]
+        plain = source.args[6] is False  # not a transposed convolution
+    elif source.target in _PRODUCTS and source.meta["val"].shape[-1:] == node.meta["val"][0].shape[-1:]:
+        bias, weight = (source.args[0] if source.target is aten.addmm.default else None), source.args[-1]
+        plain = len(node.meta["val"][0].shape) == 2 and (bias is None or len(bias.meta["val"].shape) == 1)
+        weight = weight.args[0] if weight.target is aten.t.default else weight
+    else:
+        return None
+    constant = is_frozen(weight) and (bias is None or is_frozen(bias))
+    return source if plain and constant else None
+
+
+def _fold(gm: fx.GraphModule, node: fx.Node, source: fx.Node) -> None:
+    convolves = source.target is aten.convolution.default
+    bias: Any = source.args[2] if convolves else source.args[0] if source.target is aten.addmm.default else None
+    matrix: Any = source.args[1] if convolves else source.args[-1]
+    weight = evaluate_constant(gm, matrix)
+    scale, shift = _scale_and_shift_of(gm, node, bias)
+    factor = _for_channels(scale, weight.dim() - 1) if convolves else scale
+    # in the weight's own layout
+    scaled, shift = torch.empty_like(weight).copy_(weight.double() * factor), shift.to(weight.dtype)
+    if not (scaled.isfinite().all() and shift.isfinite().all()):
+        return
+    with gm.graph.inserting_before(source):
+        made, added = _constant(gm, f"{source.name}_weight", scaled), _constant(gm, f"{source.name}_bias", shift)
+    if convolves:
+        source.args = (source.args[0], made, added, *source.args[3:])
+    else:
+        source.args, source.target = (added, source.args[-2], made), aten.addmm.default
+    _replace(node, node.args[0])
+
+
+def _is_elementwise(node: fx.Node) -> bool:
+    """Whether a product and a sum have the dtype and the layout of the normalisation."""
     arguments: Any = node.args
-    convolution, epsilon = arguments[0], arguments[6]
-    weight, bias = (_value(gm, one) for one in convolution.args[1:3])
-    gamma, beta, mean, variance = (_value(gm, one) for one in arguments[1:5])
-    assert weight is not None and mean is not None and variance is not None
-    with torch.no_grad(), torch._C._DisableAutocast(), torch._C._InferenceMode(False):
-        scale = torch.rsqrt(variance.double() + epsilon)
-        scale = scale if gamma is None else scale * gamma.double()
-        shift = (0.0 if bias is None else bias.double()) - mean.double()
-        shift = shift * scale if beta is None else shift * scale + beta.double()
-        scaled = weight.double() * scale.reshape(-1, *[1] * (weight.dim() - 1))
-        # in the weight's own layout
-        new_weight, new_bias = torch.empty_like(weight).copy_(scaled), shift.to(weight.dtype)
-        if not (new_weight.isfinite().all() and new_bias.isfinite().all()):
-            return
-    with gm.graph.inserting_before(convolution):
-        made = [
-            _constant(gm, f"{PREFIX}{convolution.name}_{role}", value, convolution.args[1].meta["val"])
-            for role, value in (("weight", new_weight), ("bias", new_bias))
-        ]
-    convolution.args = (convolution.args[0], *made, *convolution.args[3:])
-    for user in list(node.users):
-        user.replace_all_uses_with(convolution)
-        gm.graph.erase_node(user)
-    gm.graph.erase_node(node)
+    given, result = arguments[0].meta["val"], node.meta["val"][0]
+    dtypes = {given.dtype, *(one.meta["val"].dtype for one in arguments[1:5] if one is not None)}
+    laid_out_alike = given.stride == result.stride and is_dense(given.shape, given.stride)
+    return bool(laid_out_alike and result.dtype in _EXACT and dtypes == {result.dtype})
 
 
-def _value(gm: fx.GraphModule, node: Any) -> torch.Tensor | None:
-    return None if node is None else getattr(gm, node.target)
+def _scale_and_shift(gm: fx.GraphModule, node: fx.Node) -> None:
+    result: TensorMeta = node.meta["val"][0]
+    constants = [_for_channels(one, len(result.shape) - 2) for one in _scale_and_shift_of(gm, node, None)]
+    scale, shift = (one.to(result.dtype) for one in constants)
+    if not (scale.isfinite().all() and shift.isfinite().all()):
+        return
+    with gm.graph.inserting_before(node):
+        made: Any = node.args[0]
+        for target, constant, role in ((aten.mul.Tensor, scale, "scale"), (aten.add.Tensor, shift, "shift")):
+            made = gm.graph.call_function(target, (made, _constant(gm, f"{node.name}_{role}", constant)))
+            made.meta.update(node.meta, val=result)
+    _replace(node, made)
 
 
-def _constant(gm: fx.GraphModule, name: str, value: torch.Tensor, like: Any) -> fx.Node:
-    gm.register_buffer(name, value, persistent=False)
-    node = gm.graph.get_attr(name)
-    shape, stride = tuple(value.shape), tuple(value.stride())
-    node.meta["val"] = TensorMeta(shape, stride, value.dtype, like.device)
+def _scale_and_shift_of(gm: fx.GraphModule, node: fx.Node, bias: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The factor and the summand of each channel, in double precision. bias: what is added to channels before."""
+    arguments: Any = node.args
+    parts: Any = [None if one is None else getattr(gm, one.target).double() for one in (*arguments[1:5], bias)]
+    gamma, beta, mean, variance, before = parts
+    scale = torch.rsqrt(variance + arguments[6])
+    scale = scale if gamma is None else scale * gamma
+    shift = ((0.0 if before is None else before) - mean) * scale
+    return scale, shift if beta is None else shift + beta
+
+
+def _for_channels(values: torch.Tensor, dims: int) -> torch.Tensor:
+    """Values of channels, for tensors that have so many dimensions behind that of channels."""
+    return values.reshape(-1, *[1] * dims)
+
+
+def _constant(gm: fx.GraphModule, name: str, value: torch.Tensor) -> fx.Node:
+    """A frozen tensor, or a transposed one, as weights of products are."""
+    if value.dim() == 2 and not value.is_contiguous():
+        turned = gm.graph.call_function(aten.t.default, (_constant(gm, name, value.t()),))
+        turned.meta["val"] = _meta_of(value)
+        return turned
+    gm.register_buffer(f"{PREFIX}{name}", value, persistent=False)
+    node = gm.graph.get_attr(f"{PREFIX}{name}")
+    node.meta["val"] = _meta_of(value)
     return node
+
+
+def _meta_of(value: torch.Tensor) -> TensorMeta:
+    return TensorMeta(tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
+
+
+def _replace(node: fx.Node, values: Any) -> None:
+    for user in list(node.users):
+        user.replace_all_uses_with(values)
+        node.graph.erase_node(user)
+    node.graph.erase_node(node)
