@@ -20,6 +20,9 @@ _TIMED_WORK = 1 << 25
 _COLUMN_BLOCK = 64
 # Columns of the parts of a weight that are timed beside kernels in tiles
 TILED_BLOCK = 192
+# Reading a small weight from memory takes less time than a call, so that it is timed in so many places at most: laying
+# out as many as fill the caches took a second for some sizes.
+_MOST_PARTS = 32
 # Rows beside tiles are at least so many of them, so that little is wasted where they end.
 _LEAST_ROWS = 64
 
@@ -74,7 +77,8 @@ def quickest_product(
         x = torch.full((min(rows, most_rows), inner), 0.5, dtype=weight.dtype)
         part = block if own else max(block, _TIMED_WORK // x.numel() // block * block)
         size = (min(columns, part), inner)
-        parts = [torch.full(size, 0.5, dtype=weight.dtype) for _ in range(2 * (1 + memory // prod(size)))]
+        count = 2 * min(1 + memory // prod(size), _MOST_PARTS)
+        parts = [torch.full(size, 0.5, dtype=weight.dtype) for _ in range(count)]
         if along == "columns":
             parts = [part.t().contiguous().t() for part in parts]
         runs = {name: make(x, parts[:1]) for name, make in own.items()}

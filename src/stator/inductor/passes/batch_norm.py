@@ -12,7 +12,6 @@ from torch import fx
 from stator.prims.layout import is_dense
 from stator.prims.record import TensorMeta
 
-from .constants import evaluate_constant
 from .frozen_inputs import PREFIX, is_frozen
 
 aten = torch.ops.aten
@@ -77,7 +76,9 @@ def _fold(gm: fx.GraphModule, node: fx.Node, source: fx.Node) -> None:
     convolves = source.target is aten.convolution.default
     bias: Any = source.args[2] if convolves else source.args[0] if source.target is aten.addmm.default else None
     matrix: Any = source.args[1] if convolves else source.args[-1]
-    weight = evaluate_constant(gm, matrix)
+    turned = matrix.target is aten.t.default
+    weight = getattr(gm, (matrix.args[0] if turned else matrix).target)
+    weight = weight.t() if turned else weight
     scale, shift = _scale_and_shift_of(gm, node, bias)
     factor = _for_channels(scale, weight.dim() - 1) if convolves else scale
     # in the weight's own layout
