@@ -94,10 +94,11 @@ def _writes_to_parts_of_one_storage(x: torch.Tensor, y: torch.Tensor) -> Any:
 FUNCTIONS = [
     _writes_to_inputs_and_views,
     _writes_to_a_list,
-    _writes_to_optional_arguments,
     _returns_what_it_wrote,
     _writes_to_parts_of_one_storage,
 ]
+if torch.__version__ >= "2.12":  # before, eager does not count writes to what a call leaves out, and raises IndexError
+    FUNCTIONS.append(_writes_to_optional_arguments)
 
 
 @pytest.mark.filterwarnings("error")

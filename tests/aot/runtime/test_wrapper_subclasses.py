@@ -366,7 +366,8 @@ def test_attention_between_nested_tensors(lengths: Any, backend: str) -> None:
         return made, [one.values() for one in torch.autograd.grad(made.cos().sum(), (query, key, value))]
 
     stator.reset()
-    compiled = stator.compile(attention, backend=backend, fullgraph=True)
+    reads_lengths = torch.__version__ < "2.12"  # torch's own Python code, from tensors, which ends the graph
+    compiled = stator.compile(attention, backend=backend, fullgraph=not reads_lengths)
     assert_same(outcome(compiled), outcome(attention), BY_BACKEND[backend])
 
 
