@@ -157,7 +157,11 @@ def test_other_numbers_of_rows_are_not_timed(rows: int, monkeypatch: pytest.Monk
     assert not are_few_rows_quicker(rows, 1024, 1024, True)
 
 
-def test_answers_by_the_rule_are_asked_again(products: list[tuple[int, ...]]) -> None:
+@pytest.mark.parametrize("waited", [0.0, 2 * choices.PATIENCE_SECONDS])
+def test_answers_by_the_rule_are_asked_again(
+    waited: float, products: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choices, "_seconds_waited", waited)
     noted = len(choices.provisional)
     assert are_few_rows_quicker(8, 256, 300)
     assert choices.provisional[noted:] == [(are_few_rows_quicker, (8, 256, 300, False), True)]

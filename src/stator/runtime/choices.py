@@ -122,7 +122,8 @@ def choose_patiently(
     global _seconds_waited
     if _seconds_waited > PATIENCE_SECONDS:
         chosen = known_choice(kind, facts)
-        return (rule, True) if chosen is None else (chosen, False)
+        key = choice_key(processor(), kind, torch.get_num_threads(), *facts)
+        return (rule, True) if chosen is None else (chosen, key in _untimed)
     start = time.perf_counter()
     found = choose_on_cpu(kind, facts, alternatives, rule, margin)
     _seconds_waited += time.perf_counter() - start
