@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from tests.differential import FUSED, assert_same
+from tests.inductor.passes.conftest import GraphsAfter
 from torch import fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import stator
-from stator.inductor import passes
 from stator.inductor.passes import batch_norm
 
 CONVOLUTION, PRODUCT, NORM = (
@@ -21,18 +21,8 @@ ARITHMETIC = {"aten.mul.Tensor", "aten.add.Tensor"}
 
 
 @pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> list[fx.Graph]:
-    """The graphs after the pass."""
-    found: list[fx.Graph] = []
-    fold = batch_norm.fold_batch_norms
-
-    def note(gm: fx.GraphModule) -> fx.GraphModule:
-        gm = fold(gm)
-        found.append(gm.graph)
-        return gm
-
-    monkeypatch.setattr(passes, "PASSES", tuple(note if one is fold else one for one in passes.PASSES))
-    return found
+def graphs(graphs_after: GraphsAfter) -> list[fx.Graph]:
+    return graphs_after(batch_norm.fold_batch_norms)
 
 
 def frozen(model: nn.Module) -> nn.Module:

@@ -7,27 +7,17 @@ from collections.abc import Callable
 import pytest
 import torch
 from tests.differential import FUSED, assert_same
+from tests.inductor.passes.conftest import GraphsAfter
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 import stator
-from stator.inductor import passes
 from stator.inductor.passes import constants
 
 
 @pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> list[fx.Graph]:
-    """The graphs after all passes."""
-    found: list[fx.Graph] = []
-    fold = constants.fold_constants
-
-    def note(gm: fx.GraphModule) -> fx.GraphModule:
-        gm = fold(gm)
-        found.append(gm.graph)
-        return gm
-
-    monkeypatch.setattr(passes, "PASSES", tuple(note if one is fold else one for one in passes.PASSES))
-    return found
+def graphs(graphs_after: GraphsAfter) -> list[fx.Graph]:
+    return graphs_after(constants.fold_constants)
 
 
 class Weight(nn.Module):

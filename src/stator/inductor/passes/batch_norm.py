@@ -12,7 +12,7 @@ from torch import fx
 from stator.prims.layout import is_dense
 from stator.prims.record import TensorMeta
 
-from .frozen_inputs import PREFIX, is_frozen
+from .frozen_inputs import add_frozen, is_frozen
 
 aten = torch.ops.aten
 
@@ -86,7 +86,7 @@ def _fold(gm: fx.GraphModule, node: fx.Node, source: fx.Node) -> None:
     if not (scaled.isfinite().all() and shift.isfinite().all()):
         return
     with gm.graph.inserting_before(source):
-        made, added = _constant(gm, f"{source.name}_weight", scaled), _constant(gm, f"{source.name}_bias", shift)
+        made, added = add_frozen(gm, f"{source.name}_weight", scaled), add_frozen(gm, f"{source.name}_bias", shift)
     if convolves:
         source.args = (source.args[0], made, added, *source.args[3:])
     else:
@@ -112,7 +112,7 @@ def _scale_and_shift(gm: fx.GraphModule, node: fx.Node) -> None:
     with gm.graph.inserting_before(node):
         made: Any = node.args[0]
         for target, constant, role in ((aten.mul.Tensor, scale, "scale"), (aten.add.Tensor, shift, "shift")):
-            made = gm.graph.call_function(target, (made, _constant(gm, f"{node.name}_{role}", constant)))
+            made = gm.graph.call_function(target, (made, add_frozen(gm, f"{node.name}_{role}", constant)))
             made.meta.update(node.meta, val=result)
     _replace(node, made)
 
@@ -131,22 +131,6 @@ def _scale_and_shift_of(gm: fx.GraphModule, node: fx.Node, bias: Any) -> tuple[t
 def _for_channels(values: torch.Tensor, dims: int) -> torch.Tensor:
     """Values of channels, for tensors that have so many dimensions behind that of channels."""
     return values.reshape(-1, *[1] * dims)
-
-
-def _constant(gm: fx.GraphModule, name: str, value: torch.Tensor) -> fx.Node:
-    """A frozen tensor, or a transposed one, as weights of products are."""
-    if value.dim() == 2 and not value.is_contiguous():
-        turned = gm.graph.call_function(aten.t.default, (_constant(gm, name, value.t()),))
-        turned.meta["val"] = _meta_of(value)
-        return turned
-    gm.register_buffer(f"{PREFIX}{name}", value, persistent=False)
-    node = gm.graph.get_attr(f"{PREFIX}{name}")
-    node.meta["val"] = _meta_of(value)
-    return node
-
-
-def _meta_of(value: torch.Tensor) -> TensorMeta:
-    return TensorMeta(tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
 
 
 def _replace(node: fx.Node, values: Any) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from stator.graph.ir.memory import output_memory
+from stator.prims.record import TensorMeta
 
 # Of the module's attributes that hold frozen tensors. Other attributes are not constant: the program may change them.
 PREFIX = "_frozen_"
@@ -73,6 +74,18 @@ def freeze_inputs(gm: fx.GraphModule, inputs: Sequence[object], frozen: FrozenTe
 
 def is_frozen(node: fx.Node) -> bool:
     return node.op == "get_attr" and str(node.target).startswith(PREFIX)
+
+
+def add_frozen(gm: fx.GraphModule, name: str, value: torch.Tensor) -> fx.Node:
+    """Make a frozen tensor of what was computed from others; a matrix that lies by columns as the transpose of one, as
+    weights of products are."""
+    if value.dim() == 2 and not value.is_contiguous():
+        node = gm.graph.call_function(torch.ops.aten.t.default, (add_frozen(gm, name, value.t()),))
+    else:
+        gm.register_buffer(f"{PREFIX}{name}", value, persistent=False)
+        node = gm.graph.get_attr(f"{PREFIX}{name}")
+    node.meta["val"] = TensorMeta(tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
+    return node
 
 
 def _alias(tensor: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from stator.prims.record import TensorMeta
 from stator.shapes.expr import Expr
 
 from .constants import is_constant
-from .frozen_inputs import PREFIX
+from .frozen_inputs import add_frozen
 
 aten = torch.ops.aten
 
@@ -118,7 +118,7 @@ def _merge(gm: fx.GraphModule, parts: Sequence[_Part]) -> None:
         if parts[0].bias is None:
             product = gm.graph.call_function(target, (first.args[0], weight))
         else:
-            bias = _joined(gm, f"{first.name}_bias", [part.bias for part in parts])
+            bias = _joined_biases(gm, first, [part.bias for part in parts if part.bias is not None])
             product = gm.graph.call_function(target, (bias, first.args[1], weight))
         product.meta.update(first.meta, val=merged_meta)
         start = 0
@@ -134,24 +134,12 @@ def _merge(gm: fx.GraphModule, parts: Sequence[_Part]) -> None:
 def _side_by_side(gm: fx.GraphModule, first: fx.Node, parts: Iterable[_Part]) -> fx.Node:
     """The weights as one constant, in their own layout."""
     weights = [part.weight for part in parts]
-    name = f"{first.name}_weights"
-    if weights[0].stride(0) != 1:
-        return _joined(gm, name, weights, 1)
-    stored = _joined(gm, name, [weight.t() for weight in weights])
-    turned = gm.graph.call_function(aten.t.default, (stored,))
-    turned.meta["val"] = _meta_of(getattr(gm, str(stored.target)).t())
-    return turned
-
-
-def _joined(gm: fx.GraphModule, name: str, values: Sequence[Any], dim: int = 0) -> fx.Node:
-    """A constant of these side by side."""
+    by_columns = weights[0].stride(0) == 1
     with torch.no_grad(), torch._C._DisableAutocast(), torch._C._InferenceMode(False):
-        value = torch.cat(list(values), dim)
-    gm.register_buffer(f"{PREFIX}{name}", value, persistent=False)
-    node = gm.graph.get_attr(f"{PREFIX}{name}")
-    node.meta["val"] = _meta_of(value)
-    return node
+        joined = torch.cat([weight.t() for weight in weights]).t() if by_columns else torch.cat(weights, 1)
+    return add_frozen(gm, f"{first.name}_weights", joined)
 
 
-def _meta_of(value: torch.Tensor) -> TensorMeta:
-    return TensorMeta(tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
+def _joined_biases(gm: fx.GraphModule, first: fx.Node, biases: list[torch.Tensor]) -> fx.Node:
+    with torch.no_grad(), torch._C._DisableAutocast(), torch._C._InferenceMode(False):
+        return add_frozen(gm, f"{first.name}_bias", torch.cat(biases))
