@@ -9,6 +9,7 @@ import io
 import itertools
 import pickle
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -259,6 +260,24 @@ def test_subclass_registration_does_not_see_made_classes() -> None:
 
     compiled_of(Registered(3, 2))
     assert registered == []
+
+
+def test_kernels_are_unloaded_with_the_code_that_calls_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mapped() -> int:
+        return len({line.split()[-1] for line in open("/proc/self/maps") if f"{tmp_path}/" in line and ".so" in line})
+
+    def compiled_once() -> None:
+        def f(x: torch.Tensor) -> torch.Tensor:
+            return (x.sin() * 0.771).sum()
+
+        compiled = stator.compile(f)
+        compiled(torch.randn(50, requires_grad=True)).backward()
+        assert mapped()
+
+    monkeypatch.setenv("STATOR_CACHE_DIR", str(tmp_path))
+    compiled_once()
+    gc.collect()
+    assert not mapped()
 
 
 def test_nothing_is_kept_alive() -> None:

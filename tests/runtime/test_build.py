@@ -69,6 +69,27 @@ def test_a_changed_kernel_of_the_same_name_is_another_kernel() -> None:
     assert (run(first), run(second)) == (1, 2)
 
 
+def mapped(folder: Path) -> int:
+    """How many files in a folder are mapped into this process."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return len({line.split()[-1] for line in lines if line.endswith(".so") and str(folder) in line})
+
+
+def test_a_unit_is_unloaded_with_the_last_address_of_its_kernels(tmp_path: Path) -> None:
+    addresses = build.build_kernels([kernel("a", 1), kernel("b", 2)], threads=1)
+    assert mapped(tmp_path) == 1
+    del addresses["a"]
+    assert mapped(tmp_path) == 1 and run(addresses["b"]) == 2
+    addresses.clear()
+    assert mapped(tmp_path) == 0
+
+
+def test_an_unloaded_kernel_is_loaded_again() -> None:
+    for _ in range(2):
+        assert run(build.build_kernels([kernel("a", 1)])["a"]) == 1
+    assert counters.counts["kernels.compiled"] == 1
+
+
 def test_two_kernels_of_one_name_are_refused() -> None:
     with pytest.raises(CompileError, match="both called a"):
         build.build_kernels([kernel("a", 1), kernel("a", 2)])

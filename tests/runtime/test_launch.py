@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import threading
 import weakref
@@ -31,11 +30,9 @@ extern "C" void many(void *const *p) {
 
 
 @pytest.fixture(scope="module")
-def address() -> Callable[[str], int]:
+def address() -> Callable[[str], build.KernelAddress | None]:
     entry = build.build_kernels([SimpleNamespace(symbol="first_elements", source=TEXT)])["first_elements"]
-    library = next(lib for lib in build._libraries.values() if hasattr(lib, "out_of_range") and hasattr(lib, "many"))
-    assert entry == ctypes.cast(library.first_elements, ctypes.c_void_p).value
-    return lambda symbol: ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value or 0
+    return entry._library.address
 
 
 @pytest.fixture(params=["native", "native, interpreter lock kept", "getters"])
@@ -101,6 +98,19 @@ def test_an_empty_tensor_has_no_memory_and_is_fine(make, address: Callable[[str]
         [SimpleNamespace(symbol="nothing", source='extern "C" void nothing(void *const *) {}')]
     )
     assert launch.make_kernel(nothing["nothing"], 1, "nothing")(torch.empty(0, 3)) is None
+
+
+def test_a_kernel_outlives_the_address_that_it_was_made_from() -> None:
+    text = 'extern "C" void outlives(void *const *p) { *(float *)p[0] = 5; }'
+    address = build.build_kernels([SimpleNamespace(symbol="outlives", source=text)])["outlives"]
+    library = weakref.ref(address._library)
+    kernel = launch.make_kernel(address, 1, "outlives")
+    del address
+    out = torch.zeros(1)
+    kernel(out)
+    assert out.item() == 5 and library() is not None
+    del kernel
+    assert library() is None
 
 
 def test_kernels_run_in_several_threads(make) -> None:

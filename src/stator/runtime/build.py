@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,9 +48,37 @@ class _Wanted:
     key: str
 
 
+class _Library:
+    """A loaded unit. It is unloaded with the last address of its kernels: a process may map only so many files."""
+
+    def __init__(self, path: Path) -> None:
+        self._functions = ctypes.CDLL(str(path))
+        # not at exit, when threads may still run kernels
+        weakref.finalize(self, _close, self._functions._handle).atexit = False
+
+    def address(self, symbol: str) -> KernelAddress | None:
+        function = getattr(self._functions, symbol, None)
+        value = None if function is None else ctypes.cast(function, ctypes.c_void_p).value
+        return None if value is None else KernelAddress(value, self)
+
+
+class KernelAddress(int):
+    """Where a kernel is. The kernel stays loaded as long as this number, or a callable made from it, is alive."""
+
+    _library: _Library
+
+    def __new__(cls, value: int, library: _Library) -> KernelAddress:
+        self = super().__new__(cls, value)
+        self._library = library
+        return self
+
+
+_close = ctypes.CDLL(None).dlclose
+_close.argtypes = [ctypes.c_void_p]
+
 _lock = fork_safe_lock()
-_addresses: dict[str, int] = {}
-_libraries: dict[str, ctypes.CDLL] = {}
+_by_kernel: weakref.WeakValueDictionary[str, _Library] = weakref.WeakValueDictionary()  # by key
+_by_unit: weakref.WeakValueDictionary[str, _Library] = weakref.WeakValueDictionary()  # by name
 _caches: dict[Path, KernelCache] = {}
 _headers: dict[Path, PrecompiledHeader] = {}
 
@@ -64,16 +93,16 @@ def current_cache() -> KernelCache:
 
 
 def forget_loaded() -> None:
-    """Forget all addresses, so that every kernel is looked up on disk again (tests, `reset`). Loaded code stays
-    mapped."""
+    """Forget all kernels, so that every kernel is looked up on disk again (tests, `reset`). What programs hold stays
+    loaded."""
     with _lock:
-        _addresses.clear()
-        _libraries.clear()
+        _by_kernel.clear()
+        _by_unit.clear()
         _caches.clear()
         _headers.clear()
 
 
-def build_kernels(sources: Sequence[KernelText], threads: int = 0) -> dict[str, int]:
+def build_kernels(sources: Sequence[KernelText], threads: int = 0) -> dict[str, KernelAddress]:
     """Return the addresses of the kernels by symbol. `threads`: the number of parallel compiler processes, 0 for one
     per core. Raises MissingToolchain without a working compiler, CompileError if a kernel does not compile."""
     if not sources:
@@ -82,13 +111,14 @@ def build_kernels(sources: Sequence[KernelText], threads: int = 0) -> dict[str, 
         cache = current_cache()
         chain = toolchain.find_toolchain(cache.notes)
         wanted = _distinct(sources, chain)
-        missing = [kernel for kernel in wanted if not _find(kernel, cache)]
+        found = {kernel.key: address for kernel in wanted if (address := _find(kernel, cache)) is not None}
+        missing = [kernel for kernel in wanted if kernel.key not in found]
         counters.count("kernels.wanted", len(wanted))
         counters.count("kernels.compiled", len(missing))
         if missing:
             with counters.timed("compile_kernels"):
-                _build(missing, chain, cache, threads)
-        return {kernel.symbol: _addresses[kernel.key] for kernel in wanted}
+                found |= _build(missing, chain, cache, threads)
+        return {kernel.symbol: found[kernel.key] for kernel in wanted}
 
 
 def _distinct(sources: Sequence[KernelText], chain: Toolchain) -> list[_Wanted]:
@@ -100,34 +130,31 @@ def _distinct(sources: Sequence[KernelText], chain: Toolchain) -> list[_Wanted]:
     return [_Wanted(symbol, text, digest(f"{salt}{symbol}\0{text}")) for symbol, text in by_symbol.items()]
 
 
-def _find(kernel: _Wanted, cache: KernelCache) -> bool:
-    """Put the kernel's address into `_addresses` if this process or the cache has the kernel."""
-    if kernel.key in _addresses:
-        return True
-    unit = cache.find_unit(kernel.key)
-    if unit is None:
-        return False
-    library = _libraries.get(unit)
+def _find(kernel: _Wanted, cache: KernelCache) -> KernelAddress | None:
+    """The kernel's address if this process or the cache has the kernel."""
+    library = _by_kernel.get(kernel.key)
     if library is None:
-        path = cache.verified_path(unit)
-        if path is None:
-            return False
-        try:
-            library = ctypes.CDLL(str(path))
-        except OSError:
-            return False  # intact but not loadable, e.g. because a library is gone: build it again
-        _libraries[unit] = library
-    return _register(kernel, library)
+        unit = cache.find_unit(kernel.key)
+        library = None if unit is None else _by_unit.get(unit) or _load_found(unit, cache)
+    return None if library is None else _register(kernel, library)
 
 
-def _register(kernel: _Wanted, library: ctypes.CDLL) -> bool:
-    function = getattr(library, kernel.symbol, None)
-    if function is None:
-        return False
-    address = ctypes.cast(function, ctypes.c_void_p).value
-    assert address is not None
-    _addresses[kernel.key] = address
-    return True
+def _load_found(unit: str, cache: KernelCache) -> _Library | None:
+    path = cache.verified_path(unit)
+    if path is None:
+        return None
+    try:
+        library = _by_unit[unit] = _Library(path)
+    except OSError:
+        return None  # intact but not loadable, e.g. because a library is gone: build it again
+    return library
+
+
+def _register(kernel: _Wanted, library: _Library) -> KernelAddress | None:
+    address = library.address(kernel.symbol)
+    if address is not None:
+        _by_kernel[kernel.key] = library
+    return address
 
 
 def _cores() -> int:
@@ -169,44 +196,48 @@ def unit_text(kernels: Sequence[KernelText]) -> str:
     return header + "\n".join(kernel.source for kernel in kernels) + "\n"
 
 
-def _build(missing: list[_Wanted], chain: Toolchain, cache: KernelCache, threads: int) -> None:
+def _build(missing: list[_Wanted], chain: Toolchain, cache: KernelCache, threads: int) -> dict[str, KernelAddress]:
+    """Build kernels. Returns their addresses by key."""
     try:
-        _build_in(missing, chain, cache, threads)
+        return _build_in(missing, chain, cache, threads)
     except OSError as error:  # the folder became read-only, the disk is full, or programs there cannot be loaded
         if cache.is_temporary:
             raise kernel_cache.unusable(f"kernels cannot be built in {cache.folder}", error) from error
         root = kernel_cache.default_root()
         _caches[root] = kernel_cache.temporary_cache(root, error)
-        _build(missing, chain, _caches[root], threads)
+        return _build(missing, chain, _caches[root], threads)
 
 
-def _build_in(missing: list[_Wanted], chain: Toolchain, cache: KernelCache, threads: int) -> None:
+def _build_in(missing: list[_Wanted], chain: Toolchain, cache: KernelCache, threads: int) -> dict[str, KernelAddress]:
     units = partition(missing, threads or _cores())
-    folder = cache.work_folder()
+    folder, built = cache.work_folder(), {}
     try:
         outputs = _compile_units(units, chain, cache, folder)
         for unit, output in zip(units, outputs, strict=True):
             library = _load(cache.store(output, [kernel.key for kernel in unit]), chain, cache, folder)
             for kernel in unit:
-                if not _register(kernel, library):
+                address = _register(kernel, library)
+                if address is None:
                     raise CompileError(
                         "runtime", f"the generated source does not define its entry point {kernel.symbol}"
                     )
+                built[kernel.key] = address
         cache.trim_at_times()
+        return built
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _load(path: Path, chain: Toolchain, cache: KernelCache, folder: Path) -> ctypes.CDLL:
+def _load(path: Path, chain: Toolchain, cache: KernelCache, folder: Path) -> _Library:
     try:
-        library = ctypes.CDLL(str(path))
+        library = _Library(path)
     except OSError as error:
         path.unlink(missing_ok=True)
         if "failed to map segment" in str(error):  # the file system or a security policy forbids programs there
             raise
         toolchain.diagnose(chain, folder, cache.notes)  # raises MissingToolchain if no program can be loaded
         raise CompileError("runtime", f"a compiled kernel cannot be loaded: {error}") from error
-    _libraries[path.stem] = library
+    _by_unit[path.stem] = library
     return library
 
 

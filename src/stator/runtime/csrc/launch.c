@@ -37,6 +37,7 @@ typedef struct {
     int64_t *sizes; /* passed in every call, or NULL */
     int small; /* so short that releasing the interpreter lock would cost more than it gains */
     PyObject *name;
+    PyObject *owner; /* the address as a number, which keeps the code mapped */
 } Kernel;
 
 static PyObject *raise_index_error(Kernel *self, int64_t const *error)
@@ -142,12 +143,15 @@ static int add_sizes(Kernel *self, PyObject *sizes)
 static PyObject *Kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"address", "count", "name", "small", "sizes", NULL};
-    unsigned long long address;
     Py_ssize_t count;
-    PyObject *name, *sizes = NULL;
+    PyObject *owner, *name, *sizes = NULL;
     int small = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "KnU|pO!", names, &address, &count, &name, &small, &PyTuple_Type,
-                                     &sizes)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!nU|pO!", names, &PyLong_Type, &owner, &count, &name, &small,
+                                     &PyTuple_Type, &sizes)) {
+        return NULL;
+    }
+    void *address = PyLong_AsVoidPtr(owner);
+    if (!address && PyErr_Occurred()) {
         return NULL;
     }
     if (!address || count < 0) {
@@ -161,7 +165,8 @@ static PyObject *Kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     Kernel *self = (Kernel *)type->tp_alloc(type, 0);
     if (self) {
         self->vectorcall = Kernel_call;
-        self->function = (void *)(uintptr_t)address;
+        self->function = address;
+        self->owner = Py_NewRef(owner);
         self->count = count;
         self->small = small;
         self->name = Py_NewRef(name);
@@ -174,6 +179,7 @@ static PyObject *Kernel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 
 static void Kernel_dealloc(PyObject *object)
 {
+    Py_XDECREF(((Kernel *)object)->owner);
     Py_XDECREF(((Kernel *)object)->name);
     PyMem_Free(((Kernel *)object)->sizes);
     Py_TYPE(object)->tp_free(object);
