@@ -97,6 +97,65 @@ def test_kinds(given: dict[str, Any], shape: tuple[int, ...], bias: bool) -> Non
     check(nn.Sequential(convolution, nn.ReLU()), torch.randn(shape))
 
 
+@pytest.fixture(params=[True, False], ids=["patches", "taps"])
+def by_patches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether convolutions of 3 x 3 taps may be computed in patches."""
+    if not request.param:
+        monkeypatch.setattr(direct_convolution, "in_patches", lambda found, weight: [])
+    return bool(request.param)
+
+
+IN_PATCHES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "even sizes": (dict(in_channels=32, out_channels=64, padding=1), (1, 32, 12, 14)),
+    "odd sizes": (dict(in_channels=24, out_channels=64, padding=1), (2, 24, 13, 11)),
+    "without padding": (dict(in_channels=40, out_channels=32), (1, 40, 11, 12)),
+    "large padding": (dict(in_channels=24, out_channels=40, padding=(2, 3)), (2, 24, 7, 8)),
+    "images of two rows": (dict(in_channels=64, out_channels=32, padding=1), (3, 64, 2, 50)),
+    "groups": (dict(in_channels=72, out_channels=96, padding=1, groups=3), (2, 72, 8, 9)),
+    "channels between vectors": (
+        dict(in_channels=LANES + 3, out_channels=5 * LANES - 2, padding=1),
+        (1, LANES + 3, 9, 9),
+    ),
+    "a part of a vector": (dict(in_channels=32, out_channels=2 * LANES - 3, padding=1), (1, 32, 20, 18)),
+    "several parts": (dict(in_channels=700, out_channels=48, padding=1), (2, 700, 15, 13)),
+}
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize(("given", "shape"), IN_PATCHES.values(), ids=IN_PATCHES)
+def test_patches(given: dict[str, Any], shape: tuple[int, ...], threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed: list[DirectConvolution] = []
+    pack = direct_convolution.packed_for
+    noted = lambda weight, found: packed.append(found) or pack(weight, found)  # noqa: E731
+    monkeypatch.setattr(direct_convolution, "packed_for", noted)
+    convolution, x = nn.Conv2d(kernel_size=3, **given), torch.randn(shape)
+    residual = torch.randn(convolution(x).shape)
+    usual = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        check(Block(lambda z, y: F.hardswish(z) + y, convolution), x, residual)
+    finally:
+        torch.set_num_threads(usual)
+    assert [found.in_patches for found in packed] == [True]
+
+
+@pytest.mark.fixed_sizes
+def test_patches_where_they_multiply_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(size: int, weight: torch.Tensor) -> list[DirectConvolution]:
+        sizes, (out, channels) = (size, size), weight.shape[:2]
+        one, tile = (1, 1), ConvolutionTile(6, LANES)
+        taps = DirectConvolution(1, sizes, sizes, channels, out, 1, channels, False, (3, 3), one, one, one, tile)
+        return direct_convolution.in_patches(taps, weight)
+
+    weight = torch.randn(64, 64, 3, 3)
+    assert found(14, weight) and found(4, weight)
+    assert not found(3, weight)  # reads a larger weight
+    assert not found(14, torch.randn(64, LANES - 1, 3, 3))
+    weight[3, 4, 1, 2] = float("inf")
+    assert not found(14, weight)
+
+
 ALONG_ONE_AXIS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "3 taps": (dict(in_channels=24, out_channels=40, kernel_size=3, padding=1), (2, 24, 31)),
     "by 2": (dict(in_channels=24, out_channels=64, kernel_size=3, stride=2, padding=1), (1, 24, 30)),
@@ -143,6 +202,7 @@ def test_weights_that_are_packed_in_each_call(make: Callable[[], nn.Module], cha
 )
 @pytest.mark.parametrize("groups", [1, 88])
 @pytest.mark.parametrize("last", [1, 2, 5])
+@pytest.mark.usefixtures("by_patches")
 def test_tiles(tile: tuple[int, int, float], groups: int, last: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_TILES", "_DEPTHWISE_TILES"):
         monkeypatch.setattr(direct_convolution, name, {LANES: (tile,)})
@@ -234,9 +294,11 @@ def test_tiles_that_fit(
 class Block(nn.Module):
     """What follows a convolution, given its result and a tensor of equal shape."""
 
-    def __init__(self, follow: Callable[[torch.Tensor, torch.Tensor], Any]) -> None:
+    def __init__(
+        self, follow: Callable[[torch.Tensor, torch.Tensor], Any], convolution: nn.Module | None = None
+    ) -> None:
         super().__init__()
-        self.convolution, self.follow = nn.Conv2d(24, 40, 3, padding=1), follow
+        self.convolution, self.follow = convolution or nn.Conv2d(24, 40, 3, padding=1), follow
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> Any:
         return self.follow(self.convolution(x), y)
@@ -321,6 +383,7 @@ def test_images_written_in_place() -> None:
 
 @pytest.mark.fixed_sizes
 @pytest.mark.parametrize("groups", [1, 16])
+@pytest.mark.usefixtures("by_patches")
 def test_numbers_that_are_not_finite(groups: int) -> None:
     """In images and bias they spread as in eager. A dense kernel that has them is the library's: ours multiplies it by
     padding."""

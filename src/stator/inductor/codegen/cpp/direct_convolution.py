@@ -9,40 +9,19 @@ whether rows are few, many, or a symbol.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from math import gcd
 
-from stator.inductor.buffers import Buffer
-from stator.inductor.codegen.kernel import Kernel, merge
 from stator.inductor.convolutions import DirectConvolution
-from stator.inductor.schedule.groups import SUMS, ConvolutionGroup, Group
-from stator.inductor.sizes import SizeKnowledge
-from stator.runtime.toolchain import float_lanes, nearest_cache, second_level_cache
-from stator.shapes.expr import ExprLike
+from stator.runtime.toolchain import float_lanes
 
-from .following_loops import LINE, FollowingLoops, LoopsInRegisters, LoopsOfPaddedTile, is_short
-from .indices import CppIndexPrinter
-from .vectorize import LoopOrder
+from .following_loops import LINE
 
-# Bytes of images that tiles of all channels read before the next images come, where the cache has room for one block of
-# channels of the kernel beside them (1024 rows of a product then take 0.9 of the time). A cut reads the kernel once
-# more.
-_CACHED_BESIDE_BLOCK, _UNCUT_IMAGES = 1 << 19, 3 << 19
-_CACHED_WEIGHT = 1 << 19
-# Bytes that stay in a core's cache from one kernel to the next. More are asked for before their use, which takes time:
-# 64 -> 256 channels at 56 x 56 take 0.75 of the time, but small networks with all of it 1.05
-_NEAR = 1 << 20
 _REGISTERS = 16  # of AVX2
 _ALL_REGISTERS = ", ".join(f'"xmm{at}"' for at in range(_REGISTERS))
 _UNROLLED = (4, 3, 2, 1)  # channels between two comparisons of their number: the first that divides it
-# Channels that tiles of one tap multiply before those of the next rows, where the images of a tile leave the nearest
-# cache: 197 x 3072 x 768 take 0.94 of the time, 49 x 2048 x 512 0.87 to 0.92. Panels of fewer take longer
-_PANEL = 384
 # Channels that a tile multiplies before it asks for its next part of far memory, where vectors have 8 lanes
 _RUN = 32
-# Rows that a part of a matrix multiplies once it is packed, so that packing takes little of the time
-_ROWS_OF_PACKED = 256
 # Rows up to which a matrix is multiplied as it lies in memory, which takes 0.3 to 0.95 of the time of packing it
 _FEW_ROWS = 24
 # The same for a matrix that lies by rows, and the sums that wait in the nearest cache meanwhile
@@ -50,105 +29,17 @@ _FEW_ROWS_BY_ROWS, _SUMS_AT_ONCE = 8, 4096
 _FEW_REGISTERS = 3
 _MUCH = 1024  # results between two positions of which the first asks for the second: more fill the nearest cache
 # Taps that multiply so many channels take less time than finding where they are
-_FEW_CHANNELS = 8
+FEW_CHANNELS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class PrintedConvolution:
-    """header: text before the kernel. statements: of the kernel. kernel: the loops that follow the convolution. sizes:
-    arguments of the kernel by name, each of its own, so that the text does not tell which of them are equal."""
-
-    header: str
-    statements: list[str]
-    kernel: Kernel
-    pointers: Mapping[str, str]
-    sizes: dict[str, ExprLike]
-
-
-def print_convolution(
-    group: ConvolutionGroup, buffers: Mapping[str, Buffer], knowledge: SizeKnowledge
-) -> PrintedConvolution:
-    convolution = group.convolution
-    ranges = (1, convolution.rows, convolution.columns)
-    loops = Group(group.name, group.members, ranges, group.internal, group.reads, group.writes)
-    kernel = merge(loops, buffers, knowledge, CppIndexPrinter)
-    pointers = {name: f"in{at}" for at, name in enumerate(group.reads)}
-    pointers |= {name: f"out{at}" for at, name in enumerate(group.writes)}
-    order, places = LoopOrder((0, 2, 1), (), 2), pointers | {SUMS: "tile"}
-    following = LoopsOfPaddedTile if convolution.is_padded else FollowingLoops
-    emitter = following(kernel, order, places, buffers)
-    images, weight = pointers[group.images.base], pointers[group.weight.base]
-    printer = _Convolution(convolution)
-    if printer.leaves_registers and is_short(kernel, len(printer.positions) * len(printer.vectors)):
-        tile = (printer.positions, printer.vectors)
-        printer.in_registers = LoopsInRegisters(kernel, order, places, buffers, tile).emit()
-    statements = [
-        f"const float *const images = {images} + image_offset, *const weight = {weight} + weight_offset;",
-        *printer.tiles(list(emitter.prefetches()), emitter.emit()),
-    ]
-    offsets = {"image_offset": group.images.layout.offset, "weight_offset": group.weight.layout.offset}
-    sizes = {**_sizes(convolution), **offsets, "apart": convolution.matrix or 0}
-    header = '#include "vec_products.h"\n' if printer.few_rows else ""
-    return PrintedConvolution(header, statements, kernel, pointers, sizes)
-
-
-def _sizes(c: DirectConvolution) -> dict[str, ExprLike]:
-    return {
-        "work": c.rows * (c.columns * c.depth) // 16,
-        "rows": c.rows,
-        **(_near_memory(c) if c.matrix is None else {"chunk": _ROWS_OF_PACKED, "panel": _PANEL, "far_images": 0}),
-        "far": second_level_cache() // 4,
-        "height": c.size[0],
-        "across": c.size[1],
-        "out_height": c.out_size[0],
-        "out_across": c.out_size[1],
-        "pixel": c.pixel,
-        "channels": c.in_channels,
-        "out_channels": c.out_channels,
-        "blocks": c.blocks,
-        "groups": c.groups,
-        "depth": c.depth,
-        "packed_elements": c.packed_elements,
-        "taps_down": c.kernel[0],
-        "taps_across": c.kernel[1],
-        "stride_down": c.stride[0],
-        "stride_across": c.stride[1],
-        "padding_above": c.padding[0],
-        "padding_before": c.padding[1],
-        "dilation_down": c.dilation[0],
-        "dilation_across": c.dilation[1],
-    }
-
-
-def _near_memory(c: DirectConvolution) -> dict[str, ExprLike]:
-    """chunk: positions that tiles of all channels read before the next come: where the kernel fits into the cache few,
-    so that results are written in order, else many. panel: channels that tiles multiply before those of the next rows.
-    far_images: whether images are asked for before their use; 2: to come into the second-level cache, where the lines
-    that taps read fill the nearest one."""
-    images, weight, height = 4 * c.rows * c.pixel * c.stride[0] * c.stride[1], 4 * c.packed_elements, c.tile.rows
-    near_weight = weight <= _CACHED_WEIGHT and c.taps == 1
-    if weight <= _CACHED_WEIGHT:
-        chunk = max(24 // height, c.tile.columns // LINE) * height  # meanwhile the next block's weights come
-    else:
-        chunk = c.rows if images <= _UNCUT_IMAGES else _CACHED_BESIDE_BLOCK * c.rows // images
-    many = not near_weight and 4 * height * c.pixel >= nearest_cache()
-    if c.depthwise or (c.groups > 1 and c.taps > 1):  # the groups of a position lie apart
-        lines = 4 * c.kernel[0] * c.size[1] * c.pixel
-        far_images = (1 + (2 * lines >= 3 * nearest_cache())) * (images > second_level_cache() // 4)
-    else:  # beside a kernel of several taps that leaves the second-level cache, images are few
-        asks = near_weight or (c.taps > 1 and weight <= _NEAR and c.in_channels > _FEW_CHANNELS)
-        far_images = int(asks and images > _NEAR)
-    return {"chunk": chunk, "panel": _PANEL if many else c.in_channels, "far_images": far_images}
-
-
-class _Convolution:
+class DirectPrinter:
     def __init__(self, convolution: DirectConvolution) -> None:
         self.convolution = convolution
         tile = convolution.tile
         self.in_registers: list[str] = []  # text that reads the sums where they are, if any
         # where each position of the result reads one of the images, at the same place
         self.of_positions = (convolution.kernel, convolution.stride, convolution.padding) == ((1, 1), (1, 1), (0, 0))
-        self.few_channels = convolution.in_channels <= _FEW_CHANNELS and not self.of_positions
+        self.few_channels = convolution.in_channels <= FEW_CHANNELS and not self.of_positions
         known = isinstance(convolution.rows, int)
         few = _FEW_ROWS_BY_ROWS if convolution.by_rows else _FEW_ROWS
         self.few_rows = convolution.matrix is not None and (not known or convolution.rows <= few)
@@ -166,11 +57,13 @@ class _Convolution:
         )
         self.fills_registers = float_lanes() == 8 and needed <= _REGISTERS  # others have twice as many
 
+    def header(self) -> str:
+        """Text before the kernel."""
+        return '#include "vec_products.h"\n' if self.few_rows else ""
+
     def tiles(self, prefetches: list[str], following: list[str]) -> Iterator[str]:
         """Each thread has as many tiles as the others."""
-        yield f"constexpr int64_t width = {self.convolution.tile.columns}, part = {len(self.vectors)} * LANES;"
-        yield 'static_assert(width % part == 0, "a tile is whole vectors");'
-        yield "const int64_t items = groups * blocks, team = omp_get_num_threads(), own = omp_get_thread_num();"
+        yield from self.head()
         yield "const bool far_results = 4 * rows * groups * out_channels > far;"
         if self.convolution.matrix is not None:
             yield "alignas(64) float packed[panel * width];"
@@ -178,6 +71,11 @@ class _Convolution:
             yield from self._depthwise(prefetches, following)
         else:
             yield from self._dense(prefetches, following)
+
+    def head(self) -> Iterator[str]:
+        yield f"constexpr int64_t width = {self.convolution.tile.columns}, part = {len(self.vectors)} * LANES;"
+        yield 'static_assert(width % part == 0, "a tile is whole vectors");'
+        yield "const int64_t items = groups * blocks, team = omp_get_num_threads(), own = omp_get_thread_num();"
 
     def _depthwise(self, prefetches: list[str], following: list[str]) -> Iterator[str]:
         """Tiles of all channels of some neighbours in a row of the image, then of the next ones. The last neighbours of
@@ -214,7 +112,7 @@ class _Convolution:
         yield "        }"
         yield "        for (int64_t at = 0; at < width; at += part) {"
         yield "            const float *w = weight + block * depth * width + at;"
-        yield from ("            " + text for text in self._zeros())
+        yield from ("            " + text for text in self.zeros())
         yield "            for (int64_t down = 0; down < taps_down; ++down) {"
         yield "                const int64_t dy = down * dilation_down;"
         yield "                if ((uint64_t)(top + dy) >= (uint64_t)height) {"
@@ -240,7 +138,7 @@ class _Convolution:
         yield "                    w += width;"
         yield "                }"
         yield "            }"
-        yield from ("            " + text for text in self.in_registers or self._stores())
+        yield from ("            " + text for text in self.in_registers or self.stores())
         yield "        }"
         if not self.in_registers:
             yield from ("        " + text for text in following)
@@ -275,14 +173,8 @@ class _Convolution:
         yield f"    const int64_t begin = (above + first) * {rows}, below = begin + tiles * {rows};"
         yield "    const int64_t end = below < rows ? below : rows;"
         yield "    const int64_t group = item / blocks, block = item % blocks;"
-        if self.convolution.is_padded:
-            yield "    const int64_t start = 0;"
-        else:
-            yield "    const int64_t latest = out_channels - width;"
-            yield "    const int64_t start = block * width < latest ? block * width : latest;"
-        yield "    const int64_t column = group * out_channels + start;"
+        yield from (f"    {text}" for text in self.block())
         yield "    const float *from = images + group * channels;"
-        yield "    const float *const block_weight = weight + (group * blocks + block) * depth * width;"
         yield f"    const int64_t run = channels < {self.run} ? channels : {self.run};"
         if self.of_positions:
             yield f"    const int64_t share = far_images ? {4 * rows} * pixel * run / depth : width * 4 * run / tiles;"
@@ -315,6 +207,16 @@ class _Convolution:
                 yield from ("    " + text for text in following)
             yield "    }"
         yield "}"
+
+    def block(self) -> Iterator[str]:
+        """Where the channels of a block and their weights begin."""
+        if self.convolution.is_padded:
+            yield "const int64_t start = 0;"
+        else:
+            yield "const int64_t latest = out_channels - width;"
+            yield "const int64_t start = block * width < latest ? block * width : latest;"
+        yield "const int64_t column = group * out_channels + start;"
+        yield "const float *const block_weight = weight + (group * blocks + block) * depth * width;"
 
     def _panels(self, prefetches: list[str], following: list[str]) -> Iterator[str]:
         """All tiles of a block multiply one panel of the channels, then the next one, and their sums wait in memory."""
@@ -432,13 +334,13 @@ class _Convolution:
         yield from ("            " + text for text in prefetches)
         yield "        }"
 
-    def _zeros(self) -> Iterator[str]:
+    def zeros(self) -> Iterator[str]:
         if self.fills_registers:  # constants of the loops that follow would take registers of sums
             yield f'asm volatile("" : : : {_ALL_REGISTERS});'
         for p in self.positions:
             yield f"vf32 {', '.join(f'a{p}_{v} = {{}}' for v in self.vectors)};"
 
-    def _stores(self) -> Iterator[str]:
+    def stores(self) -> Iterator[str]:
         for p in self.positions:
             for v in self.vectors:
                 yield f"store(tile + {p} * width + at + {v} * LANES, a{p}_{v});"
@@ -461,7 +363,7 @@ class _Convolution:
     def _sums(self) -> Iterator[str]:
         """The sums of a tile over all taps. Where a tap meets few channels, the addresses of all positions take longer
         than the products; neighbours in a row have equal distances."""
-        yield from self._zeros()
+        yield from self.zeros()
         yield "const float *w = block_weight + at;"
         yield "for (int64_t down = 0; down < taps_down; ++down) {"
         for p in self.positions:
@@ -476,20 +378,20 @@ class _Convolution:
             yield f"        if (in_line && {inside}) {{"
             yield "            const float *const p0 = first0 + step;"
             yield from (f"            const float *const p{p} = p{p - 1} + hop;" for p in self.positions[1:])
-            yield from ("            " + text for text in self._products())
+            yield from ("            " + text for text in self.products())
             yield "            continue;"
             yield "        }"
         for p in self.positions:
             inside = f"(uint64_t)(left{p} + dx) < across{p}"
             yield f"        const float *const p{p} = {inside} ? first{p} + step : zeros;"
-        yield from ("        " + text for text in self._products())
+        yield from ("        " + text for text in self.products())
         yield "    }"
         yield "}"
-        yield from self.in_registers or self._stores()
+        yield from self.in_registers or self.stores()
 
     def _panel_sums(self) -> Iterator[str]:
         """The sums of a tile up to the end of a panel of channels."""
-        yield from self._zeros()
+        yield from self.zeros()
         yield "if (channel_begin) {"
         for p in self.positions:
             for v in self.vectors:
@@ -499,15 +401,15 @@ class _Convolution:
             yield "const float *w = block_weight + channel_begin * width + at;"
         else:
             yield "const float *w = packed + at;"
-        yield from self._products("channel_begin", "channel_end")
+        yield from self.products("channel_begin", "channel_end")
         if self.in_registers:
             yield "if (channel_end == channels) {"
             yield from ("    " + text for text in self.in_registers)
             yield "    continue;"
             yield "}"
-        yield from self._stores()
+        yield from self.stores()
 
-    def _products(self, first: str = "0", end: str = "channels") -> Iterator[str]:
+    def products(self, first: str = "0", end: str = "channels") -> Iterator[str]:
         """The products of these channels of one tap, for positions that begin at p0, p1, ..."""
         asks = self.convolution.matrix is None
         if self.run == 1:
