@@ -223,7 +223,7 @@ def quickest_convolution(
         or (found.in_channels <= _FEW_CHANNELS and not found.depthwise)
     ):
         return first
-    timed = [*patches, found] if patches else _of_each_width(found)
+    timed = [*patches[:2], found] if patches else _of_each_width(found)
     named = {_name(one): one for one in timed}
     names = (*named, ONEDNN) if packs_convolutions(weight.dtype) else tuple(named)
 

@@ -19,7 +19,7 @@ from stator.inductor.sizes import NUMBERS_ONLY, SizeKnowledge
 from stator.shapes.expr import ExprLike
 
 from .columns import ColumnEmitter
-from .convolution_kernel import print_convolution
+from .convolutions import print_convolution
 from .indices import CppIndexPrinter
 from .moved_halves import move_halves
 from .types import LANES, memory_type

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stator.inductor.buffers import Buffer
+from stator.inductor.codegen.cpp.indices import CppIndexPrinter
+from stator.inductor.codegen.cpp.vectorize import LoopOrder
 from stator.inductor.codegen.kernel import Kernel, merge
 from stator.inductor.convolutions import DirectConvolution
 from stator.inductor.schedule.groups import SUMS, ConvolutionGroup, Group
@@ -13,11 +15,9 @@ from stator.inductor.sizes import SizeKnowledge
 from stator.runtime.toolchain import nearest_cache, second_level_cache
 from stator.shapes.expr import ExprLike
 
-from .direct_convolution import FEW_CHANNELS, DirectPrinter
+from .direct import FEW_CHANNELS, DirectPrinter
 from .following_loops import LINE, FollowingLoops, LoopsInRegisters, LoopsOfPaddedTile, is_short
-from .indices import CppIndexPrinter
-from .patch_convolution import PatchPrinter
-from .vectorize import LoopOrder
+from .patches import PatchPrinter
 
 # Bytes of images that tiles of all channels read before the next images come, where the cache has room for one block of
 # channels of the kernel beside them (1024 rows of a product then take 0.9 of the time). A cut reads the kernel once

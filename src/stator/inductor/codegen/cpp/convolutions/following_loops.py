@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from stator.inductor.buffers import Buffer
+from stator.inductor.codegen.cpp.emit import Emitter
+from stator.inductor.codegen.cpp.vectorize import LoopOrder
 from stator.inductor.codegen.kernel import Kernel, KernelValue
 from stator.inductor.loops.vocabulary import HEAVY
 from stator.inductor.schedule.groups import SUMS
 from stator.shapes.expr import Expr
-
-from .emit import Emitter
-from .vectorize import LoopOrder
 
 LINE = 16  # float32 that come into a cache at once
 _MOST_STATEMENTS = 320  # of loops that read sums in registers
