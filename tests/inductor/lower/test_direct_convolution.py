@@ -127,8 +127,9 @@ IN_PATCHES: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
 def test_patches(given: dict[str, Any], shape: tuple[int, ...], threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     packed: list[DirectConvolution] = []
     pack = direct_convolution.packed_for
-    noted = lambda weight, found: packed.append(found) or pack(weight, found)  # noqa: E731
-    monkeypatch.setattr(direct_convolution, "packed_for", noted)
+    monkeypatch.setattr(
+        direct_convolution, "packed_for", lambda weight, found: packed.append(found) or pack(weight, found)
+    )
     convolution, x = nn.Conv2d(kernel_size=3, **given), torch.randn(shape)
     residual = torch.randn(convolution(x).shape)
     usual = torch.get_num_threads()
@@ -154,6 +155,26 @@ def test_patches_where_they_multiply_less_often(monkeypatch: pytest.MonkeyPatch)
     assert not found(14, torch.randn(64, LANES - 1, 3, 3))
     weight[3, 4, 1, 2] = float("inf")
     assert not found(14, weight)
+
+
+@pytest.mark.fixed_sizes
+@pytest.mark.parametrize(("size", "by_rule"), [(7, False), (8, True)])
+def test_few_patches_are_left_to_max_autotune(size: int, by_rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed: list[DirectConvolution] = []
+    pack = direct_convolution.packed_for
+    monkeypatch.setattr(
+        direct_convolution, "packed_for", lambda weight, found: packed.append(found) or pack(weight, found)
+    )
+    named: list[Any] = []
+    monkeypatch.setattr(direct_convolution, "quickest_on_cpu", lambda *args: named.append(args[1]) or args[3])
+    for mode in ("default", "max-autotune"):
+        packed.clear()
+        model, x = nn.Conv2d(256, 256, 3, padding=1).eval(), torch.randn(1, 256, size, size)
+        with torch.no_grad():
+            assert_same(stator.freeze(model, mode=mode, fullgraph=True)(x), model(x), FUSED)
+        assert [found.in_patches for found in packed] == [by_rule]
+    (facts,) = named
+    assert any("in patches" in str(fact) for fact in facts)
 
 
 ALONG_ONE_AXIS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {

@@ -51,8 +51,9 @@ _CACHED_BLOCK, _UNCACHED = 640 << 10, 1.3
 # Multiplications below which kernels of ours are not compared with libraries: a call costs too large a part. Timed
 # convolutions have at most so many, about 2 ms of one core
 TUNED_WORK, _TIMED_WORK = 1 << 22, 1 << 27
-# Rows that multiply a weight from memory in the time that it takes to come: 7.5 multiplications an element on an EPYC
-_LEAST_ROWS = 8
+# Rows that multiply a weight from memory in the time that it takes to come: 7.5 on an EPYC (Zen 4), more where cores
+# multiply twice as often in a cycle, or share memory with others. Max-autotune times what lies between
+_FEWEST_ROWS, _ENOUGH_ROWS = 8, 32
 # Images of few channels are stored otherwise; a small weight is timed in so many places
 _FEW_CHANNELS, _MOST_WEIGHTS = 4, 8
 _NO_TILE = ConvolutionTile(0, 0)
@@ -109,18 +110,25 @@ def _of_each_width(found: DirectConvolution) -> list[DirectConvolution]:
 
 def in_patches(found: DirectConvolution, weight: torch.Tensor) -> list[DirectConvolution]:
     """The same by a constant weight in patches of 2 x 2 results, of each width of tiles the best, the best of all
-    first; none where that takes longer. Kernels by patches are sums of taps, which an infinity would make NaN."""
+    first; none where that takes longer anywhere. Kernels of patches are sums of taps, which an infinity would make
+    NaN."""
     steps = (found.kernel, found.stride, found.dilation)
     channels = 0 if found.depthwise else min(found.in_channels, found.out_channels)
     if steps != ((3, 3), (1, 1), (1, 1)) or channels < float_lanes():
         return []
-    if 16 * max(found.patches, _LEAST_ROWS) >= 9 * max(found.rows, _LEAST_ROWS) or not weight.isfinite().all():
+    if not _patches_pay(found, _FEWEST_ROWS) or not weight.isfinite().all():
         return []
     best: dict[int, ConvolutionTile] = {}
     rows, apart = found.patches, found.in_channels
     for tile in _tiles(_TILES[float_lanes()], rows, found.out_channels, apart, apart, rows, pads=True):
         best.setdefault(tile.columns, tile)
     return [replace(found, tile=tile, in_patches=True) for tile in best.values()]
+
+
+def _patches_pay(found: DirectConvolution, rows: int) -> bool:
+    """Whether 16 elements of a packed kernel for each patch take less time than 9 for each position. rows: as many
+    multiply an element in the time that it takes to come."""
+    return 16 * max(found.patches, rows) < 9 * max(found.rows, rows)
 
 
 def direct_product(
@@ -211,11 +219,12 @@ def quickest_convolution(
     builder: LoweringBuilder, found: DirectConvolution, weight: torch.Tensor
 ) -> DirectConvolution | None:
     """The convolution in the quickest tile; None if oneDNN, with a packed weight and a pass over the result, takes less
-    time. Without max-autotune, and for little work or few channels, the tile of the rule: in patches, if there is one
-    (0.5 to 0.8 of the time of the best tile without them; 28 sizes, an EPYC)."""
+    time. Without max-autotune, and for little work or few channels, the tile of the rule: in patches, where these are
+    not too few."""
     compiled, work = builder.compiled_convolution, found.rows * found.columns * found.depth
     patches = in_patches(found, weight)
-    first = patches[0] if patches else found
+    by_patches = bool(patches) and _patches_pay(found, _ENOUGH_ROWS)
+    first = patches[0] if by_patches else found
     if (
         compiled is None
         or not builder.tunes
@@ -223,7 +232,7 @@ def quickest_convolution(
         or (found.in_channels <= _FEW_CHANNELS and not found.depthwise)
     ):
         return first
-    timed = [*patches[:2], found] if patches else _of_each_width(found)
+    timed = [*patches[:2], found] if by_patches else [*_of_each_width(found), *patches[:1]]
     named = {_name(one): one for one in timed}
     names = (*named, ONEDNN) if packs_convolutions(weight.dtype) else tuple(named)
 
