@@ -68,26 +68,49 @@ INLINE vf32 tap_of_patch(const float *w, int64_t element, int tap) {
     return tap == 0 ? load(w) : tap == 1 ? load(w + element) - load(w + 2 * element) : load(w + 3 * element);
 }
 
+// Whether one of the elements that a result reads, `down` and `along` within the first patch, is NaN
+INLINE bool reads_nan(const patches_of_image &from, int64_t down, int64_t along) {
+    for (int64_t tap = 0; tap < 9; ++tap) {
+        const int64_t y = from.top + down + tap / 3, x = from.left + along + tap % 3;
+        if (!from.is_inside(y, x)) continue;
+        for (int64_t begin = 0; begin < from.channels; begin += LANES) {
+            const int64_t channel = begin < from.channels - LANES ? begin : from.channels - LANES;
+            if (any(op_isnan(load(from.at(y, x) + channel)))) return true;
+        }
+    }
+    return false;
+}
+
+// The sums of one result and LANES channels from `column` on, tap by tap
+INLINE vf32 sum_by_taps(
+    const patches_of_image &from, const float *weight, int64_t width, int64_t down, int64_t along, int64_t column
+) {
+    const int64_t element = from.channels * width;
+    vf32 sum = {};
+    for (int64_t tap = 0; tap < 9; ++tap) {
+        const int64_t y = from.top + down + tap / 3, x = from.left + along + tap % 3;
+        if (!from.is_inside(y, x)) continue;
+        for (int64_t channel = 0; channel < from.channels; ++channel) {
+            const float *w = weight + channel * width + column;
+            const vf32 first = tap_of_patch(w, element, tap % 3), second = tap_of_patch(w + 4 * element, element, tap % 3);
+            const vf32 third = tap_of_patch(w + 8 * element, element, tap % 3);
+            const vf32 last = tap_of_patch(w + 12 * element, element, tap % 3);
+            sum = op_fma(splat(from.at(y, x)[channel]), tap < 3 ? first : tap < 6 ? second - third : last, sum);
+        }
+    }
+    return sum;
+}
+
 // Two lines of two results of the first patch, tap by tap. weight: of `width` channels for each channel of each element
 static __attribute__((noinline)) void results_by_taps(
     const patches_of_image &from, const float *weight, int64_t width, float *above, float *below
 ) {
-    const int64_t element = from.channels * width;
-    for (int64_t place = 0; place < 4 * width; place += LANES) {
-        const int64_t down = place / (2 * width), along = place / width % 2;
-        vf32 sum = {};
-        for (int64_t tap = 0; tap < 9; ++tap) {
-            const int64_t y = from.top + down + tap / 3, x = from.left + along + tap % 3;
-            if (!from.is_inside(y, x)) continue;
-            for (int64_t channel = 0; channel < from.channels; ++channel) {
-                const float *w = weight + channel * width + place % width;
-                const vf32 first = tap_of_patch(w, element, tap % 3), second = tap_of_patch(w + 4 * element, element, tap % 3);
-                const vf32 third = tap_of_patch(w + 8 * element, element, tap % 3);
-                const vf32 last = tap_of_patch(w + 12 * element, element, tap % 3);
-                sum = op_fma(splat(from.at(y, x)[channel]), tap < 3 ? first : tap < 6 ? second - third : last, sum);
-            }
-        }
-        store((down ? below : above) + along * width + place % width, sum);
+    for (int64_t result = 0; result < 4; ++result) {
+        const int64_t down = result / 2, along = result % 2;
+        float *to = (down ? below : above) + along * width;
+        const bool is_nan = reads_nan(from, down, along);
+        for (int64_t column = 0; column < width; column += LANES)
+            store(to + column, is_nan ? splat(__builtin_nanf("")) : sum_by_taps(from, weight, width, down, along, column));
     }
 }
 
