@@ -242,6 +242,19 @@ def test_large_patches_are_rows_of_a_product(memory_format, bias):
     assert not input_strides(lowered)
 
 
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("stride", [1, 3])
+def test_a_kernel_of_the_size_of_the_image_is_a_product(memory_format, bias, stride):
+    x, w, b = torch.randn(2, 96, 7, 5).to(memory_format=memory_format), torch.randn(400, 96, 7, 5), torch.randn(400)
+
+    def whole(x, w, b):
+        return F.conv2d(x, w, b if bias else None, stride)
+
+    lowered = assert_lowers(whole, x, w, b, library=1, tolerance=1e-3)
+    assert [node.target for node in library_calls(lowered)] != [convolution]
+
+
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])

@@ -46,7 +46,8 @@ def cuts_patches(
     work = x.shape[0] * math.prod(out) * weight.numel
     filled = all(x.sizes.known(">", size, 0) for size in x.shape)
     large = x.sizes.hint(math.prod(kernel)) > 1 and (on_gpu or x.sizes.hint(work) >= WORTHWHILE)
-    return tuple(stride) == kernel and filled and large
+    one = plain and tuple(kernel) == x.shape[2:]  # patch, whatever the stride
+    return (tuple(stride) == kernel or one) and filled and large
 
 
 def _rows_are_aligned(x: Tensor, weight: Tensor) -> bool:
