@@ -141,6 +141,11 @@ def test_patches(given: dict[str, Any], shape: tuple[int, ...], threads: int, mo
     assert [found.in_patches for found in packed] == [True]
 
 
+def test_first_tiles_of_each_width_keep_their_order() -> None:
+    tiles = [ConvolutionTile(*tile) for tile in ((6, 64), (14, 32), (7, 64), (10, 16), (8, 32))]
+    assert direct_convolution._first_of_each_width(tiles) == [tiles[0], tiles[1], tiles[3]]
+
+
 @pytest.mark.fixed_sizes
 def test_patches_where_they_multiply_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(size: int, weight: torch.Tensor) -> list[DirectConvolution]:

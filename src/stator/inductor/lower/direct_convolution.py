@@ -101,11 +101,9 @@ def matrix_tile(rows: int, inner: int, columns: int) -> ConvolutionTile | None:
 def _of_each_width(found: DirectConvolution) -> list[DirectConvolution]:
     """The convolution by a constant weight in the best tile of each width, the best of all first."""
     tiles = (_DEPTHWISE_TILES if found.depthwise else _TILES)[float_lanes()]
-    best: dict[int, ConvolutionTile] = {}
     line, apart = found.out_size[1] if found.depthwise else found.rows, found.pixel * found.stride[1]
-    for tile in _tiles(tiles, found.rows, found.out_channels, found.depth, apart, line, pads=not found.depthwise):
-        best.setdefault(tile.columns, tile)
-    return [replace(found, tile=tile) for tile in best.values()]
+    best = _tiles(tiles, found.rows, found.out_channels, found.depth, apart, line, pads=not found.depthwise)
+    return [replace(found, tile=tile) for tile in _first_of_each_width(best)]
 
 
 def in_patches(found: DirectConvolution, weight: torch.Tensor) -> list[DirectConvolution]:
@@ -118,11 +116,16 @@ def in_patches(found: DirectConvolution, weight: torch.Tensor) -> list[DirectCon
         return []
     if not _patches_pay(found, _FEWEST_ROWS) or not weight.isfinite().all():
         return []
-    best: dict[int, ConvolutionTile] = {}
     rows, apart = found.patches, found.in_channels
-    for tile in _tiles(_TILES[float_lanes()], rows, found.out_channels, apart, apart, rows, pads=True):
+    best = _tiles(_TILES[float_lanes()], rows, found.out_channels, apart, apart, rows, pads=True)
+    return [replace(found, tile=tile, in_patches=True) for tile in _first_of_each_width(best)]
+
+
+def _first_of_each_width(tiles: Sequence[ConvolutionTile]) -> list[ConvolutionTile]:
+    best: dict[int, ConvolutionTile] = {}
+    for tile in tiles:
         best.setdefault(tile.columns, tile)
-    return [replace(found, tile=tile, in_patches=True) for tile in best.values()]
+    return list(best.values())
 
 
 def _patches_pay(found: DirectConvolution, rows: int) -> bool:
@@ -303,7 +306,7 @@ def _tiles(
 
 def packed_for(weight: torch.Tensor, found: DirectConvolution) -> torch.Tensor:
     """The weight as [group, block, taps, channels, tile.columns], or [block, taps, tile.columns] of depthwise kernels;
-    zeros follow."""
+    in place of taps 16 elements where patches are computed. Zeros follow."""
     width, groups = found.tile.columns, found.groups
     with torch.no_grad(), torch._C._DisableAutocast(), torch._C._InferenceMode(False):
         taps = weight.reshape(groups, found.out_channels, *weight.shape[1:]).permute(0, 3, 4, 2, 1)

@@ -165,11 +165,7 @@ class DirectPrinter:
         yield f"const bool much = further * groups * out_channels >= {_MUCH};"
         yield "const int64_t last = down_all * items * (own + 1) / team;"
         yield "for (int64_t at = down_all * items * own / team; at < last;) {"
-        yield "    const int64_t above = at / (down_chunk * items) * down_chunk, within = at % (down_chunk * items);"
-        yield "    const int64_t down = down_all - above < down_chunk ? down_all - above : down_chunk;"
-        yield "    const int64_t item = within / down, first = within % down;"
-        yield "    const int64_t tiles = down - first < last - at ? down - first : last - at;"
-        yield "    at += tiles;"
+        yield from (f"    {text}" for text in self.next_tiles())
         yield f"    const int64_t begin = (above + first) * {rows}, below = begin + tiles * {rows};"
         yield "    const int64_t end = below < rows ? below : rows;"
         yield "    const int64_t group = item / blocks, block = item % blocks;"
@@ -207,6 +203,14 @@ class DirectPrinter:
                 yield from ("    " + text for text in following)
             yield "    }"
         yield "}"
+
+    def next_tiles(self) -> Iterator[str]:
+        """The next tiles of this thread that lie in one chunk and one block of channels."""
+        yield "const int64_t above = at / (down_chunk * items) * down_chunk, within = at % (down_chunk * items);"
+        yield "const int64_t down = down_all - above < down_chunk ? down_all - above : down_chunk;"
+        yield "const int64_t item = within / down, first = within % down;"
+        yield "const int64_t tiles = down - first < last - at ? down - first : last - at;"
+        yield "at += tiles;"
 
     def block(self) -> Iterator[str]:
         """Where the channels of a block and their weights begin."""

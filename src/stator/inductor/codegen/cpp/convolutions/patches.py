@@ -37,11 +37,7 @@ class PatchPrinter(DirectPrinter):
         yield "int64_t known = -1;"
         yield "const int64_t last = down_all * items * (own + 1) / team;"
         yield "for (int64_t at = down_all * items * own / team; at < last;) {"
-        yield "    const int64_t above = at / (down_chunk * items) * down_chunk, within = at % (down_chunk * items);"
-        yield "    const int64_t down = down_all - above < down_chunk ? down_all - above : down_chunk;"
-        yield "    const int64_t item = within / down, first = within % down;"
-        yield "    const int64_t tiles = down - first < last - at ? down - first : last - at;"
-        yield "    at += tiles;"
+        yield from (f"    {text}" for text in self.next_tiles())
         yield f"    const int64_t origin = above * {rows}, begin = origin + first * {rows};"
         yield f"    const int64_t below = begin + tiles * {rows}, end = below < all ? below : all;"
         yield "    const int64_t group = item / blocks, block = item % blocks;"
