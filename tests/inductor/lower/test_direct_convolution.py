@@ -147,7 +147,7 @@ def test_first_tiles_of_each_width_keep_their_order() -> None:
 
 
 @pytest.mark.fixed_sizes
-def test_patches_where_they_multiply_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patches_where_they_multiply_less_often() -> None:
     def found(size: int, weight: torch.Tensor) -> list[DirectConvolution]:
         sizes, (out, channels) = (size, size), weight.shape[:2]
         one, tile = (1, 1), ConvolutionTile(6, LANES)
