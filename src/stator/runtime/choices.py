@@ -18,6 +18,7 @@ from stator.base import counters, logs
 from stator.base.locks import fork_safe_lock
 
 from .build import current_cache
+from .precompiled_header import headers_digest
 from .toolchain import cpu_features, cpu_model, digest
 
 _BUDGET_SECONDS, _MOST_SECONDS = 0.003, 0.04  # the latter where rounds take long, on slow processors
@@ -72,8 +73,8 @@ _timing = fork_safe_lock()  # timings of two threads would disturb each other
 
 @functools.cache
 def processor() -> list[str]:
-    """What the speed of libraries on the CPU depends on, but for the number of threads."""
-    return [cpu_model(), ",".join(sorted(cpu_features())), torch.__config__.show()]
+    """What the speed of libraries and of our kernels on the CPU depends on, but for the number of threads."""
+    return [cpu_model(), ",".join(sorted(cpu_features())), torch.__config__.show(), headers_digest()]
 
 
 def quickest_on_cpu(

@@ -22,6 +22,14 @@ extern "C" int omp_get_thread_num();
 
 #define INLINE static inline __attribute__((always_inline))
 
+// The condition of the innermost of many loops. GCC takes all loops of a deep nest for equally frequent, and would keep
+// in registers what the outer ones need.
+#if __has_builtin(__builtin_expect_with_probability)
+#define OFTEN(condition) __builtin_expect_with_probability(condition, 1, 0.998)
+#else
+#define OFTEN(condition) (condition)
+#endif
+
 // Builtins of instructions differ between compilers and versions; without any of them, portable code is used.
 #define BUILTINS_AVX512 \
     (__has_builtin(__builtin_ia32_cmppd512_mask) && __has_builtin(__builtin_ia32_cmpq512_mask) && \

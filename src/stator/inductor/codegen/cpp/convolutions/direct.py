@@ -27,6 +27,8 @@ _FEW_ROWS = 24
 # The same for a matrix that lies by rows, and the sums that wait in the nearest cache meanwhile
 _FEW_ROWS_BY_ROWS, _SUMS_AT_ONCE = 8, 4096
 _FEW_REGISTERS = 3
+_LINE_BYTES = 4 * LINE
+_MORE_LINES = (1, 2, 3)  # of the next block, that a channel of few rows asks for
 _MUCH = 1024  # results between two positions of which the first asks for the second: more fill the nearest cache
 # Taps that multiply so many channels take less time than finding where they are
 FEW_CHANNELS = 8
@@ -120,7 +122,7 @@ class DirectPrinter:
         yield "                    continue;"
         yield "                }"
         yield "                const float *p0 = images + corner + column + dy * across * pixel + at;"
-        yield "                for (int64_t along = 0; along < taps_across; ++along) {"
+        yield "                for (int64_t along = 0; OFTEN(along < taps_across); ++along) {"
         yield from (f"                    const vf32 w{v} = load(w + {v} * LANES);" for v in self.vectors)
         yield from (f"                    const float *const p{p} = p{p - 1} + hop;" for p in self.positions[1:])
         products = [
@@ -417,10 +419,13 @@ class DirectPrinter:
         """The products of these channels of one tap, for positions that begin at p0, p1, ..."""
         asks = self.convolution.matrix is None
         if self.run == 1:
-            yield f"for (int64_t channel = {first}; channel < {end}; ++channel) {{"
-            yield from self._products_of_channel("p")
+            yield f"for (int64_t channel = {first}; OFTEN(channel < {end}); ++channel) {{"
+            yield from self._products_of_channel()
             if asks:
                 yield "    __builtin_prefetch(ahead, 0, 2);"
+                yield f"    if (share > {_LINE_BYTES}) {{  // a few rows take less time than the next block to come"
+                yield from (f"        __builtin_prefetch(ahead + {line * _LINE_BYTES}, 0, 2);" for line in _MORE_LINES)
+                yield "    }"
                 yield "    ahead += share;"
             yield "}"
             return
@@ -433,23 +438,21 @@ class DirectPrinter:
             yield f"    until = channel + {self.run} < {end} ? channel + {self.run} : {end};"
         else:
             yield f"    int64_t channel = {first}; const int64_t until = {end};"
-        for p in self.positions:  # new names, so that gcc keeps these in registers rather than what is outside
-            yield f'    const float *q{p} = p{p}; asm("" : "+r"(q{p}));'
         steps = _UNROLLED if self.fills_registers else (1,)
         whole = gcd(self.convolution.in_channels, self.run) if runs else self.convolution.in_channels
         unrolled = next(step for step in steps if whole % step == 0)
-        yield f"    for (; channel < until; channel += {unrolled}) {{"
+        yield f"    for (; OFTEN(channel < until); channel += {unrolled}) {{"
         for more in range(unrolled):
             yield "    {"
-            yield from self._products_of_channel("q", more)
+            yield from self._products_of_channel(more)
             yield "    }"
         yield "    }"
         yield "}"
 
-    def _products_of_channel(self, images: str, more: int = 0) -> Iterator[str]:
+    def _products_of_channel(self, more: int = 0) -> Iterator[str]:
         yield from (f"    const vf32 w{v} = load(w + {v} * LANES);" for v in self.vectors)
         for p in self.positions:
-            yield f"    const vf32 b{p} = splat({images}{p}[channel + {more}]);"
+            yield f"    const vf32 b{p} = splat(p{p}[channel + {more}]);"
             for v in self.vectors:
                 if self.fills_registers:  # op_fma would load each weight again, or be a call without FMA
                     yield f'    asm("vfmadd231ps %1, %2, %0" : "+x"(a{p}_{v}) : "x"(w{v}), "x"(b{p}));'
