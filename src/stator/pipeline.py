@@ -269,8 +269,8 @@ def _program_of(
         if frozen is not None:
             gm = freeze_inputs(gm, example_inputs, frozen)
         gm = run_passes(gm, options.exact_rounding)
-        timed = cpp.compiled_convolution
-        lowered = lower(gm, options.exact_rounding, sizes, compiled_convolution=timed, tunes=options.tunes)
+        timed = cpp.compiled_convolutions
+        lowered = lower(gm, options.exact_rounding, sizes, compiled_convolutions=timed, tunes=options.tunes)
     dumps.write("30_loops.txt", lambda: print_lowered(lowered))
     if options.verify:
         verify_lowered(lowered)

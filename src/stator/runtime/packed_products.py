@@ -3,10 +3,9 @@ anew, once, and the choice between them by timing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import prod
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -31,8 +30,8 @@ _SOME_ROWS = 4
 
 MKL = "mkl"
 
-# What multiplies rows by each part of a weight.
-Own = Callable[[torch.Tensor, Sequence[torch.Tensor]], Iterable[Callable[[], Any]]]
+# What multiplies rows by each part of a weight, of several kernels
+Own = Callable[[torch.Tensor, Sequence[torch.Tensor]], Iterable[Iterable[Callable[[], Any]]]]
 
 
 def _operator(namespace: str, name: str) -> Any:
@@ -55,13 +54,13 @@ def implementations(dtype: torch.dtype, rows_are_known: bool, sizes: Sequence[in
 
 
 def quickest_product(
-    rows: int, weight: torch.Tensor, rows_are_known: bool, own: Mapping[str, Own] = MappingProxyType({})
+    rows: int, weight: torch.Tensor, rows_are_known: bool, own: Sequence[str] = (), runs_of_own: Own | None = None
 ) -> str:
     """The implementation that multiplies [rows, inner] with a weight [columns, inner] in the least time.
 
     No weight lies in a core's cache, as in a network of many. own: kernels that also do what follows the product, the
-    first by rule the best: they make a run of rows and a part of the weight. Behind libraries a pass over the result is
-    timed then, too."""
+    first by rule the best, whose runs `runs_of_own` makes. Behind libraries a pass over the result is timed then, too.
+    """
     columns, inner = weight.shape
     libraries = implementations(weight.dtype, rows_are_known, (rows, inner, columns))
     names = (*own, *libraries)
@@ -81,7 +80,7 @@ def quickest_product(
         parts = [torch.full(size, 0.5, dtype=weight.dtype) for _ in range(count)]
         if along == "columns":
             parts = [part.t().contiguous().t() for part in parts]
-        runs = {name: make(x, parts[:1]) for name, make in own.items()}
+        runs = dict(zip(own, runs_of_own(x, parts[:1]), strict=True)) if runs_of_own else {}
         # what reads the weight as it is, too, must not find it in the cache behind BLAS
         unpacked = {BLAS: parts[::2], FEW_ROWS: parts[1::2]}
         for name in libraries:

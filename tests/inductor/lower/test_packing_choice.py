@@ -71,6 +71,6 @@ def test_both_alternatives_compute_the_convolution(kernel: int, groups: int) -> 
     found = DirectConvolution(
         1, (40, 40), (out, out), 24, 48, groups, 24 * groups, False, (kernel, kernel), one, none, one, tile
     )
-    first, second = packing_choice._runs(cpp.compiled_convolution, found).values()
+    first, second = packing_choice._runs(cpp.compiled_convolutions, found).values()
     images = [run() for (run,) in (first, second)]
     assert torch.equal(images[0].permute(0, 2, 3, 1).reshape(out * out, -1), images[1])

@@ -55,8 +55,8 @@ def test_the_second_process_times(ratio: float, chosen: bool, timing: Timing, mo
     """A kernel must win by what compiling it costs."""
     timing.ratio = ratio
     asked = len(choices.provisional)
-    assert not is_kernel_quicker(cpp.compiled_convolution, *SIZES, by_rows=False)
-    assert not is_kernel_quicker(cpp.compiled_convolution, *SIZES, by_rows=False)
+    assert not is_kernel_quicker(cpp.compiled_convolutions, *SIZES, by_rows=False)
+    assert not is_kernel_quicker(cpp.compiled_convolutions, *SIZES, by_rows=False)
     assert timing.count == 0
     assert len(choices.provisional) == asked + 2
     function, arguments, answer = choices.provisional[-1] or pytest.fail("nobody could ask again")
@@ -70,7 +70,7 @@ def test_the_second_process_times(ratio: float, chosen: bool, timing: Timing, mo
 
 def test_max_autotune_times_at_once(timing: Timing) -> None:
     timing.ratio = 0.8
-    assert is_kernel_quicker(cpp.compiled_convolution, *SIZES, by_rows=False, tunes=True)
+    assert is_kernel_quicker(cpp.compiled_convolutions, *SIZES, by_rows=False, tunes=True)
 
 
 @pytest.mark.parametrize("tuned", [False, True])
@@ -78,14 +78,14 @@ def test_a_rule_decides_where_calls_take_longer_than_products(
     tuned: bool, timing: Timing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(products_by_matrix, "is_tuned_blas", lambda: tuned)
-    assert is_kernel_quicker(cpp.compiled_convolution, 8, 64, 64, by_rows=False, tunes=True) != tuned
+    assert is_kernel_quicker(cpp.compiled_convolutions, 8, 64, 64, by_rows=False, tunes=True) != tuned
     assert timing.count == 0
 
 
 @pytest.mark.parametrize("by_rows", [False, True])
 @pytest.mark.parametrize("rows", [1, 48])
 def test_both_alternatives_compute_the_product(rows: int, by_rows: bool) -> None:
-    alternatives = products_by_matrix._runs(cpp.compiled_convolution, rows, 768, 1536, by_rows)
+    alternatives = products_by_matrix._runs(cpp.compiled_convolutions, rows, 768, 1536, by_rows)
     for (run,) in alternatives.values():
         assert torch.equal(run(), torch.full((rows, 1536), 768 / 4))
 
@@ -93,7 +93,7 @@ def test_both_alternatives_compute_the_product(rows: int, by_rows: bool) -> None
 @pytest.mark.parametrize("by_rows", (False, True))
 def test_products_of_one_factor_are_timed(by_rows: bool, timing: Timing) -> None:
     timing.ratio = 2.0
-    assert not is_kernel_quicker(cpp.compiled_convolution, 1 << 16, 1, 64, by_rows, tunes=True)
+    assert not is_kernel_quicker(cpp.compiled_convolutions, 1 << 16, 1, 64, by_rows, tunes=True)
     assert timing.count == 1
 
 

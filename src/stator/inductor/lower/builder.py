@@ -29,7 +29,7 @@ from .tensor import Computed, Index, Stored, Strides, Tensor, Viewed
 
 aten = torch.ops.aten
 
-CompiledConvolution = Callable[[DirectConvolution], Callable[..., None]]
+CompiledConvolutions = Callable[[Sequence[DirectConvolution]], list[Callable[..., None]]]
 
 _LOOP_SYMBOLS = tuple(Symbol(f"i{at}") for at in range(16))
 _REDUCTION_SYMBOLS = tuple(Symbol(f"r{at}") for at in range(16))
@@ -37,19 +37,19 @@ _REDUCTION_SYMBOLS = tuple(Symbol(f"r{at}") for at in range(16))
 
 class LoweringBuilder:
     """Collects buffers and nodes. `node`, `origin` (its name), `target` and `meta` are the FX node being lowered;
-    `sizes` knows about symbolic sizes; `compiled_convolution` makes kernels of ours for timing them beside libraries,
+    `sizes` knows about symbolic sizes; `compiled_convolutions` makes kernels of ours for timing them beside libraries,
     which `tunes` does now, for the sizes of the graph."""
 
     def __init__(
         self,
         sizes: SizeKnowledge = NUMBERS_ONLY,
-        compiled_convolution: CompiledConvolution | None = None,
+        compiled_convolutions: CompiledConvolutions | None = None,
         trains: bool = False,
         tunes: bool = False,
     ) -> None:
         self.sizes = sizes
         self.trains = trains  # the graph is the forward or the backward of a training step
-        self.compiled_convolution, self.tunes = compiled_convolution, tunes
+        self.compiled_convolutions, self.tunes = compiled_convolutions, tunes
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[Loops | Extern] = []
         self.inputs: list[str] = []

@@ -15,7 +15,12 @@ from stator.base import counters
 from stator.inductor.buffers import View
 from stator.inductor.convolutions import DirectConvolution
 from stator.inductor.lower.builder import LoweringBuilder
-from stator.inductor.lower.direct_convolution import TUNED_WORK, product_in_tiles_runs, products_in_tiles
+from stator.inductor.lower.direct_convolution import (
+    MOST_TIMED,
+    TUNED_WORK,
+    products_in_tiles,
+    products_in_tiles_runs,
+)
 from stator.inductor.lower.fallback import library_results
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.layout import channels_last_strides, same_strides
@@ -118,13 +123,13 @@ def quickest_for(
     rows = builder.sizes.hint(a.shape[0])
     own = products_in_tiles(a, weight, bias)
     if own:
-        if builder.compiled_convolution is None or not builder.tunes or rows * weight.numel() < TUNED_WORK:
+        if builder.compiled_convolutions is None or not builder.tunes or rows * weight.numel() < TUNED_WORK:
             return own[0]
         # the parts of a large weight end within other tiles
         timed = [one for one in own if weight.shape[1] <= TILED_BLOCK or TILED_BLOCK % one.tile.columns == 0]
-        named = {f"{one.tile.rows} x {one.tile.columns}": one for one in timed}
-        runs = {name: partial(product_in_tiles_runs, builder.compiled_convolution, one) for name, one in named.items()}
-        chosen = quickest_product(rows, weight.t(), True, runs)
+        named = {f"{one.tile.rows} x {one.tile.columns}": one for one in timed[:MOST_TIMED]}
+        runs = partial(products_in_tiles_runs, builder.compiled_convolutions, [*named.values()])
+        chosen = quickest_product(rows, weight.t(), True, tuple(named), runs)
         return named.get(chosen, chosen)
     plain = bias is None or (bias.shape == weight.shape[1:] and bias.dtype is a.dtype)
     if not plain or a.dtype is not weight.dtype or a.device.type != "cpu" or rows * weight.numel() < _LEAST_WORK:

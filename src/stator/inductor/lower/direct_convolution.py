@@ -13,7 +13,7 @@ import torch
 from stator.base import counters
 from stator.inductor.buffers import View
 from stator.inductor.convolutions import ConvolutionTile, DirectConvolution, patch_of_kernel
-from stator.inductor.lower.builder import LoweringBuilder
+from stator.inductor.lower.builder import CompiledConvolutions, LoweringBuilder
 from stator.inductor.lower.tensor import Tensor
 from stator.prims.layout import channels_last_strides, numel, same_strides
 from stator.prims.record import TensorMeta
@@ -32,8 +32,8 @@ Tiles = tuple[tuple[int, int, float], ...]
 # register.
 _TILES = {
     16: (
-        *((6, 4, 1.0), (7, 4, 0.97), (5, 5, 1.0), (7, 3, 1.0), (8, 3, 1.0), (9, 3, 1.0)),
-        *((10, 2, 0.95), (14, 2, 0.96), (10, 1, 0.78)),
+        *((6, 4, 1.0), (7, 4, 0.99), (8, 3, 1.0), (7, 3, 0.99), (9, 3, 0.98), (5, 5, 0.96)),
+        *((10, 2, 0.98), (14, 2, 0.95), (10, 1, 0.85)),
     ),
     8: ((6, 2, 1.0), (5, 2, 0.99), (4, 3, 1.0), (7, 2, 0.83), (8, 1, 0.74)),
 }
@@ -54,6 +54,8 @@ TUNED_WORK, _TIMED_WORK = 1 << 22, 1 << 27
 # Rows that multiply a weight from memory in the time that it takes to come: 7.5 on an EPYC (Zen 4), more where cores
 # multiply twice as often in a cycle, or share memory with others. Max-autotune times what lies between
 _FEWEST_ROWS, _ENOUGH_ROWS = 8, 32
+# Max-autotune times so many tiles of different widths, which mostly differ by a few percent
+MOST_TIMED = 2
 # Images of few channels are stored otherwise; a small weight is timed in so many places
 _FEW_CHANNELS, _MOST_WEIGHTS = 4, 8
 _NO_TILE = ConvolutionTile(0, 0)
@@ -149,24 +151,30 @@ def direct_product(
     return builder.extern(found, [builder.argument(a, (a.shape[1], 1)), packed, added], {}, [meta], style="out")[0]
 
 
-def product_in_tiles_runs(
-    compiled: Callable[[DirectConvolution], Callable[..., None]],
-    found: DirectConvolution,
-    x: torch.Tensor,
-    parts: Sequence[torch.Tensor],
-) -> Iterator[Callable[[], None]]:
+def products_in_tiles_runs(
+    compiled: CompiledConvolutions, found: Sequence[DirectConvolution], x: torch.Tensor, parts: Sequence[torch.Tensor]
+) -> list[Iterator[Callable[[], None]]]:
     """What multiplies some rows by parts of the weight, [columns, inner] with equal values, for timing."""
     size = (1, len(x))
-    one = replace(found, size=size, out_size=size, out_channels=parts[0].shape[0])
-    packed, out = packed_for(parts[0][:, :, None, None], one), x.new_empty(len(x), len(parts[0]))
-    return _runs(compiled(one), x, packed, out, len(parts))
+    some = [replace(one, size=size, out_size=size, out_channels=parts[0].shape[0]) for one in found]
+    return _runs(compiled, some, x, parts[0][:, :, None, None], len(parts))
 
 
 def _runs(
-    kernel: Callable[..., None], x: torch.Tensor, packed: torch.Tensor, out: torch.Tensor, count: int
-) -> Iterator[Callable[[], None]]:
-    """So many runs of a kernel, each with a weight of its own."""
-    return (partial(kernel, x, packed.clone(), out) for _ in range(count))
+    compiled: CompiledConvolutions,
+    found: Sequence[DirectConvolution],
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    count: int,
+) -> list[Iterator[Callable[[], None]]]:
+    """So many runs of each convolution, each with a weight of its own."""
+    out = x.new_empty(found[0].rows, found[0].columns)
+
+    def of(kernel: Callable[..., None], one: DirectConvolution) -> Iterator[Callable[[], None]]:
+        packed = packed_for(weight, one)
+        return (partial(kernel, x, packed.clone(), out) for _ in range(count))
+
+    return [of(kernel, one) for kernel, one in zip(compiled(found), found, strict=True)]
 
 
 def packed_constant(builder: LoweringBuilder, weight: torch.Tensor, found: DirectConvolution, key: Any) -> str:
@@ -224,7 +232,7 @@ def quickest_convolution(
     """The convolution in the quickest tile; None if oneDNN, with a packed weight and a pass over the result, takes less
     time. Without max-autotune, and for little work or few channels, the tile of the rule: in patches, where these are
     not too few."""
-    compiled, work = builder.compiled_convolution, found.rows * found.columns * found.depth
+    compiled, work = builder.compiled_convolutions, found.rows * found.columns * found.depth
     patches = in_patches(found, weight)
     by_patches = bool(patches) and _patches_pay(found, _ENOUGH_ROWS)
     first = patches[0] if by_patches else found
@@ -235,7 +243,8 @@ def quickest_convolution(
         or (found.in_channels <= _FEW_CHANNELS and not found.depthwise)
     ):
         return first
-    timed = [*patches[:2], found] if by_patches else [*_of_each_width(found), *patches[:1]]
+    tiles = [] if by_patches else _of_each_width(found)[:MOST_TIMED]
+    timed = [*patches[:MOST_TIMED], found] if by_patches else [*tiles, *patches[:1]]
     named = {_name(one): one for one in timed}
     names = (*named, ONEDNN) if packs_convolutions(weight.dtype) else tuple(named)
 
@@ -243,11 +252,9 @@ def quickest_convolution(
         some = some_images(found, work, _TIMED_WORK)
         copies = min(_MOST_WEIGHTS, 1 + CACHE // (8 * weight.numel()))
         x = torch.full((some.images * some.size[0] * some.size[1], some.pixel), 0.5)
-        out = x.new_empty(some.rows, some.columns)
-        runs: dict[str, Iterator[Callable[[], Any]]] = {}
-        for name, one in named.items():
-            one_of = replace(some, tile=one.tile, in_patches=one.in_patches)
-            runs[name] = _runs(compiled(one_of), x, packed_for(weight, one_of), out, copies)
+        ours = [replace(some, tile=one.tile, in_patches=one.in_patches) for one in timed]
+        made = _runs(compiled, ours, x, weight, copies)
+        runs: dict[str, Iterator[Callable[[], Any]]] = dict(zip(named, made, strict=True))
         if ONEDNN in names:
             images = x.view(some.images, *some.size, some.pixel).permute(0, 3, 1, 2)
             groups = some.in_channels if some.depthwise else some.groups

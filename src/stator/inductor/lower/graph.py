@@ -28,7 +28,7 @@ from stator.shapes.expr import Expr
 from stator.shapes.floats import FloatExpr
 
 from .aligned_rows import padded_strides, values_to_pad
-from .builder import CompiledConvolution, LoweringBuilder
+from .builder import CompiledConvolutions, LoweringBuilder
 from .exact import exact_lowering
 from .fallback import call_library, gives_view, is_read
 from .heuristics import store_before_reuse, too_large_to_inline
@@ -72,7 +72,7 @@ def lower(
     exact: bool = False,
     sizes: SizeKnowledge = NUMBERS_ONLY,
     *,
-    compiled_convolution: CompiledConvolution | None = None,
+    compiled_convolutions: CompiledConvolutions | None = None,
     tunes: bool = False,
 ) -> Lowered:
     """Lower a functional ATen graph with `meta["val"]` on its nodes. Raises CompileError naming the node,
@@ -80,7 +80,7 @@ def lower(
 
     sizes: what is known about the expressions in place of sizes; without it, all sizes are numbers.
     exact: only operators with bits that IEEE 754 fixes become loops; ATen is called for all others.
-    compiled_convolution: makes kernels of ours for timing them beside libraries.
+    compiled_convolutions: makes kernels of ours for timing them beside libraries.
     tunes: choose by timing the sizes of this graph.
 
     Optional entries of `gm.meta`: "mutated" has (input index, output position) for each output that is an input's new
@@ -88,7 +88,7 @@ def lower(
     the strides of the first inputs, where they may differ from those in their nodes' metas; "part" names the forward or
     backward of a training step.
     """
-    return _GraphLowering(gm, exact, LoweringBuilder(sizes, compiled_convolution, "part" in gm.meta, tunes)).run()
+    return _GraphLowering(gm, exact, LoweringBuilder(sizes, compiled_convolutions, "part" in gm.meta, tunes)).run()
 
 
 class _GraphLowering:

@@ -10,7 +10,7 @@ import torch
 from stator.inductor.convolutions import ConvolutionTile, DirectConvolution
 from stator.runtime import choices
 
-from .builder import CompiledConvolution, LoweringBuilder
+from .builder import CompiledConvolutions, LoweringBuilder
 from .direct_convolution import packed_for, some_images
 
 # Packing a weight moves each of its elements to another line. In the 3 to 6 cycles of this a core multiplies by it for
@@ -32,12 +32,12 @@ def packing_pays(builder: LoweringBuilder, found: DirectConvolution) -> bool:
         return True
     if found.zeros or found.rows < _MANY_ROWS:
         return False
-    return is_packing_quicker(builder.compiled_convolution, found, builder.tunes)
+    return is_packing_quicker(builder.compiled_convolutions, found, builder.tunes)
 
 
 @choices.answered_by_timing
 def is_packing_quicker(
-    compiled: CompiledConvolution | None, found: DirectConvolution, tunes: bool = False
+    compiled: CompiledConvolutions | None, found: DirectConvolution, tunes: bool = False
 ) -> tuple[bool, bool]:
     """Compare our kernel with the library's convolution and a loop behind it; this may time both. A first process does
     not wait for the kernel to compile.
@@ -55,14 +55,14 @@ def is_packing_quicker(
     return chosen == _TILES, is_provisional
 
 
-def _runs(compiled: CompiledConvolution, some: DirectConvolution) -> choices.Alternatives:
+def _runs(compiled: CompiledConvolutions, some: DirectConvolution) -> choices.Alternatives:
     """Copying a packed weight stands for packing it."""
     weight = torch.full((some.columns, some.in_channels, *some.kernel), 0.5).contiguous(
         memory_format=torch.channels_last
     )
     rows = torch.full((some.images * some.size[0] * some.size[1], some.pixel), 0.5)
     images = rows.view(some.images, *some.size, some.pixel).permute(0, 3, 1, 2)
-    kernel, laid_out, out = compiled(some), packed_for(weight, some), rows.new_empty(some.rows, some.columns)
+    (kernel,), laid_out, out = compiled([some]), packed_for(weight, some), rows.new_empty(some.rows, some.columns)
     packed = torch.empty_like(laid_out)
 
     def by_library() -> torch.Tensor:

@@ -27,7 +27,7 @@ from stator.runtime.matrix_products import (
 )
 from stator.runtime.toolchain import float_lanes
 
-from .builder import CompiledConvolution, LoweringBuilder
+from .builder import CompiledConvolutions, LoweringBuilder
 from .direct_convolution import SOME_ROWS, matrix_tile
 from .tensor import Tensor
 
@@ -91,7 +91,7 @@ def _of_matrix(
 def _is_worthwhile(builder: LoweringBuilder, rows: int, inner: int, columns: int, by_rows: bool) -> bool:
     if not is_candidate(rows, inner, columns, builder.trains) or not _is_share_of_graph(builder):
         return False
-    return is_kernel_quicker(builder.compiled_convolution, rows, inner, columns, by_rows, builder.tunes)
+    return is_kernel_quicker(builder.compiled_convolutions, rows, inner, columns, by_rows, builder.tunes)
 
 
 def is_candidate(rows: int, inner: int, columns: int, trains: bool) -> bool:
@@ -160,7 +160,7 @@ _MEASURES: dict[Any, Callable[[fx.Node, Any], _Measure]] = {
 
 @choices.answered_by_timing
 def is_kernel_quicker(
-    compiled: CompiledConvolution | None, rows: int, inner: int, columns: int, by_rows: bool, tunes: bool = False
+    compiled: CompiledConvolutions | None, rows: int, inner: int, columns: int, by_rows: bool, tunes: bool = False
 ) -> tuple[bool, bool]:
     """Compare a kernel of ours with libraries and a loop behind them; this may time both. Compiling a kernel takes
     longer than a first call should wait: only a second process that asks does so.
@@ -185,10 +185,11 @@ def _typical_sizes(rows: int, inner: int, columns: int, work: int) -> tuple[int,
     return rows, depth, columns if columns <= _FEW_COLUMNS and rows * depth * columns <= 2 * work else across
 
 
-def _runs(compiled: CompiledConvolution, rows: int, inner: int, columns: int, by_rows: bool) -> choices.Alternatives:
+def _runs(compiled: CompiledConvolutions, rows: int, inner: int, columns: int, by_rows: bool) -> choices.Alternatives:
     """Each run has a matrix that no core's cache holds, as in a network of many."""
     tile = matrix_tile(rows, inner, columns)
-    kernel = compiled(_of_matrix(rows, inner, columns, inner, tile, columns if by_rows else inner, by_rows))
+    found = _of_matrix(rows, inner, columns, inner, tile, columns if by_rows else inner, by_rows)
+    (kernel,) = compiled([found])
     count = inner * columns
     memory = torch.full((count + CACHE,), 0.5, dtype=torch.float32, device="cpu")
     strides = (columns, 1) if by_rows else (1, inner)

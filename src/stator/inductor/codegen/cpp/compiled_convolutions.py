@@ -1,13 +1,14 @@
-"""Compiles a convolution without anything that follows it, for timing."""
+"""Compiles convolutions without anything that follows them, for timing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
 from stator.inductor.buffers import Buffer, Extern, Layout, Lowered
 from stator.inductor.convolutions import DirectConvolution
+from stator.inductor.program.steps import KernelSource
 from stator.inductor.schedule.convolutions import convolution_kernels
 from stator.inductor.schedule.groups import ConvolutionGroup, Schedule
 from stator.runtime.build import build_kernels
@@ -18,8 +19,16 @@ from .kernel_source import print_kernel
 _CPU = torch.device("cpu")
 
 
-def compiled_convolution(found: DirectConvolution) -> Callable[..., None]:
-    """What computes the convolution of images with a packed kernel into memory: of three tensors."""
+def compiled_convolutions(found: Sequence[DirectConvolution]) -> list[Callable[..., None]]:
+    """What computes each of these convolutions of images with a packed kernel into memory: of three tensors. All are
+    compiled at once."""
+    printed = [_printed(one) for one in found]
+    addresses = build_kernels([kernel for kernel, _ in printed])
+    return [make_kernel(addresses[kernel.symbol], 3, kernel.symbol, sizes=sizes) for kernel, sizes in printed]
+
+
+def _printed(found: DirectConvolution) -> tuple[KernelSource, tuple[int, ...]]:
+    """The kernel, and the sizes that it is called with."""
     sizes = {
         "images": (found.images * found.size[0] * found.size[1], found.pixel),
         "packed": (found.packed_elements + found.zeros, 1),
@@ -34,5 +43,4 @@ def compiled_convolution(found: DirectConvolution) -> Callable[..., None]:
     (group,) = convolution_kernels(Schedule((call,)), lowered, fuse=False).steps
     assert isinstance(group, ConvolutionGroup)
     kernel = print_kernel(group, buffers)
-    address = build_kernels([kernel])[kernel.symbol]
-    return make_kernel(address, len(buffers), kernel.symbol, sizes=lowered.sizes.hints(kernel.sizes))
+    return kernel, lowered.sizes.hints(kernel.sizes)
