@@ -28,15 +28,22 @@ class _Kernel:
     source: str
 
 
-_KERNEL = _Kernel(
-    "few_rows_product",
-    """#include "vec_products.h"
-extern "C" void few_rows_product(void *const *pointers, int64_t const *sizes) {
+# Rows that are multiplied at once: a kernel for fewer is less to compile
+_AT_ONCE = (1, 2, 4, 6, 8)
+
+
+def _kernel(rows: int) -> _Kernel:
+    most = next(most for most in _AT_ONCE if most >= min(rows, _AT_ONCE[-1]))
+    symbol = f"few_rows_product_{most}"
+    return _Kernel(
+        symbol,
+        f"""#include "vec_products.h"
+extern "C" void {symbol}(void *const *pointers, int64_t const *sizes) {{
     const float *x = (const float *)pointers[0], *w = (const float *)pointers[1], *bias = (const float *)pointers[2];
-    multiply_few_rows(x, w, sizes[3] ? bias : 0, (float *)pointers[3], sizes[0], sizes[1], sizes[2]);
-}
+    multiply_few_rows<{most}>(x, w, sizes[3] ? bias : 0, (float *)pointers[3], sizes[0], sizes[1], sizes[2]);
+}}
 """,
-)
+    )
 
 
 def is_possible(rows: int, inner: int, columns: int) -> bool:
@@ -67,9 +74,10 @@ def few_rows_product_of_sizes(
     rows: Sequence[int], matrix: Sequence[int], bias: Sequence[int] | None = None
 ) -> Callable[..., torch.Tensor]:
     """Return what computes `few_rows_product` of arguments of these sizes."""
-    address = build_kernels([_KERNEL])[_KERNEL.symbol]
+    found = _kernel(rows[0])
+    address = build_kernels([found])[found.symbol]
     sizes = (rows[0], *matrix, bias is not None)
-    kernel = launch.make_kernel(address, 4, _KERNEL.symbol, sizes=tuple(map(int, sizes)))
+    kernel = launch.make_kernel(address, 4, found.symbol, sizes=tuple(map(int, sizes)))
     size, strides = (rows[0], matrix[1]), (1, matrix[0])
 
     def product(x: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:

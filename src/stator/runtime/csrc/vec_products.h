@@ -148,6 +148,8 @@ static inline void multiply_by_rows(
 }
 
 // w has `columns` rows of `inner` elements. Each thread multiplies all rows of x by some rows of w, which stay in its cache.
+// MOST: see multiply_rows
+template <int MOST>
 static inline void multiply_few_rows(
     const float *x, const float *w, const float *bias, float *y, int64_t rows, int64_t inner, int64_t columns
 ) {
@@ -156,7 +158,7 @@ static inline void multiply_few_rows(
         #pragma omp for schedule(static) nowait
         for (int64_t n = 0; n < columns; n += share) {
             const int64_t count = columns - n < share ? columns - n : share;
-            multiply_rows(x, inner, w + n * inner, inner, bias ? bias + n : bias, y + n, columns, rows, inner, count);
+            multiply_rows<1, 1, MOST>(x, inner, w + n * inner, inner, bias ? bias + n : bias, y + n, columns, rows, inner, count);
         }
     });
 }
