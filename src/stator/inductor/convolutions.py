@@ -29,7 +29,8 @@ class DirectConvolution:
     S. Gray, Fast Algorithms for Convolutional Neural Networks, 2016), in tiles of patches.
 
     in_channels, out_channels: of one group. depthwise: each channel has a kernel of its own, so that these are all
-    channels. pixel: elements from one position to the next. Pairs are (height, width).
+    channels; or lanes that are neighbours are channels of one group, of `of_group` channels and as many results. pixel:
+    elements from one position to the next. Pairs are (height, width).
     """
 
     images: int
@@ -48,6 +49,7 @@ class DirectConvolution:
     matrix: int | None = None
     by_rows: bool = False
     in_patches: bool = False
+    of_group: int = 1
 
     @property
     def rows(self) -> Any:
@@ -75,9 +77,14 @@ class DirectConvolution:
         return self.kernel[0] * self.kernel[1]
 
     @property
+    def channels_of_tap(self) -> int:
+        """Channels of the images that a tap multiplies for an element of the result."""
+        return self.of_group if self.depthwise else self.in_channels
+
+    @property
     def depth(self) -> int:
         """Multiplications for an element of the result."""
-        return self.taps * (1 if self.depthwise else self.in_channels)
+        return self.taps * self.channels_of_tap
 
     @property
     def patches(self) -> int:
@@ -92,7 +99,7 @@ class DirectConvolution:
     @property
     def packed_depth(self) -> int:
         """Elements of the packed kernel for a channel of the result."""
-        return self.packed_kernel[0] * self.packed_kernel[1] * (1 if self.depthwise else self.in_channels)
+        return self.packed_kernel[0] * self.packed_kernel[1] * self.channels_of_tap
 
     @property
     def packed_elements(self) -> int:
@@ -126,14 +133,16 @@ class DirectConvolution:
             kernel[:, start : start + self.tile.columns] = columns
         if self.in_patches:
             kernel = _kernel_of_patches(_kernel_of_patches(kernel.double(), -2), -1).to(kernel.dtype)
-        groups = self.in_channels if self.depthwise else self.groups
+        groups = self.in_channels // self.of_group if self.depthwise else self.groups
         steps = (self.stride, self.padding, self.dilation, groups)
         return out.copy_(torch.conv2d(data, kernel.flatten(0, 1), bias, *steps))
 
     def __str__(self) -> str:
         lines = "rows" if self.by_rows else "columns"
         matrix = "" if self.matrix is None else f", of {lines} {self.matrix} apart"
-        kind = "depthwise" if self.depthwise else f"{self.groups} groups of {self.in_channels} -> {self.out_channels}"
+        kind = f"{self.groups} groups of {self.in_channels} -> {self.out_channels}"
+        if self.depthwise:
+            kind = "depthwise" if self.of_group == 1 else f"groups of {self.of_group}"
         height, width = self.kernel
         matrix += ", in patches" if self.in_patches else ""
         return (

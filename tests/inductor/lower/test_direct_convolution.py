@@ -54,6 +54,16 @@ KINDS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     ),
     "three channels at a time": (dict(in_channels=21, out_channels=40, kernel_size=3, padding=1), (1, 21, 9, 10)),
     "two channels at a time": (dict(in_channels=22, out_channels=24, kernel_size=1), (1, 22, 9, 10)),
+    "fewer channels than lanes": (dict(in_channels=20, out_channels=10, kernel_size=3, padding=1), (2, 20, 9, 7)),
+    "groups of 4": (dict(in_channels=72, out_channels=72, kernel_size=3, padding=1, groups=18), (2, 72, 9, 16)),
+    "groups of 8": (
+        dict(in_channels=40, out_channels=40, kernel_size=3, padding=1, stride=2, groups=5),
+        (1, 40, 15, 14),
+    ),
+    "groups of 8, dilated": (
+        dict(in_channels=32, out_channels=32, kernel_size=(1, 3), padding=(0, 2), dilation=2, groups=4),
+        (2, 32, 5, 6),
+    ),
     "one tap": (dict(in_channels=40, out_channels=24, kernel_size=1), (3, 40, 5, 7)),
     "one tap of each second": (dict(in_channels=40, out_channels=24, kernel_size=1, stride=2), (1, 40, 9, 8)),
     "wide tap": (dict(in_channels=16, out_channels=16, kernel_size=(1, 7), padding=(0, 3)), (1, 16, 6, 20)),
@@ -428,8 +438,8 @@ def test_numbers_that_are_not_finite(groups: int) -> None:
 @pytest.mark.parametrize(
     ("convolution", "shape"),
     [
-        (nn.Conv2d(16, LANES // 2, 3), (1, 16, 8, 8)),
-        (nn.Conv2d(64, 4 * LANES, 3, groups=8), (1, 64, 8, 8)),
+        (nn.Conv2d(16, LANES // 2 - 1, 3), (1, 16, 8, 8)),
+        (nn.Conv2d(48, 4 * LANES, 3, groups=8), (1, 48, 8, 8)),
         (nn.ConvTranspose2d(16, 32, 3), (1, 16, 8, 8)),
         (nn.Conv3d(16, 32, 3), (1, 16, 5, 8, 8)),
         (nn.Conv2d(16, 32, 3).double(), (1, 16, 8, 8)),
@@ -495,7 +505,8 @@ PRODUCTS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int]] = {
     "residual": (Residual, (3, 11, 40), 2),
     "panels of channels": (lambda: nn.Sequential(nn.Linear(4500, 70), nn.ReLU()), (37, 4500), 1),
     "few rows": (lambda: nn.Linear(40, 96), (3, 40), 0),
-    "few columns": (lambda: nn.Linear(40, LANES - 1), (33, 40), 0),
+    "few columns": (lambda: nn.Linear(40, LANES // 2 - 1), (33, 40), 0),
+    "less than a vector": (lambda: nn.Linear(40, LANES - 1), (33, 40), 1),
     "softmax": (lambda: nn.Sequential(nn.Linear(40, 64), nn.Softmax(-1)), (20, 40), 1),
     "transposed rows": (lambda: nn.Sequential(nn.Unflatten(0, (4, 5)), nn.Linear(40, 64)), (20, 40), 1),
 }

@@ -42,6 +42,15 @@ _DEPTHWISE_TILES = {
     8: ((7, 2, 1.0), (4, 3, 1.0), (6, 2, 0.97), (7, 1, 0.75)),
 }
 
+# The same where lanes are channels of groups, by lanes and the channels of a group, each of which has a weight
+_GROUP_TILES = {
+    (16, 4): ((7, 2, 1.0), (7, 1, 0.92)),
+    (16, 8): ((7, 1, 1.0),),
+    (8, 4): ((7, 2, 1.0), (7, 1, 0.97)),
+    (8, 8): ((7, 1, 1.0),),
+}
+_SIZES_IN_LANES = (4, 8)
+
 # Positions so many elements apart share one set of the nearest cache, which has room for 8 or 12 of them
 _ONE_SET, _ROOM = 1024, 10
 
@@ -100,9 +109,15 @@ def matrix_tile(rows: int, inner: int, columns: int) -> ConvolutionTile | None:
     return _tile(_TILES.get(float_lanes(), ()), rows, columns, 1, inner, rows)
 
 
+def _tiles_of(depthwise: bool, of_group: int) -> Tiles:
+    if of_group > 1:
+        return _GROUP_TILES.get((float_lanes(), of_group), ())
+    return (_DEPTHWISE_TILES if depthwise else _TILES).get(float_lanes(), ())
+
+
 def _of_each_width(found: DirectConvolution) -> list[DirectConvolution]:
     """The convolution by a constant weight in the best tile of each width, the best of all first."""
-    tiles = (_DEPTHWISE_TILES if found.depthwise else _TILES)[float_lanes()]
+    tiles = _tiles_of(found.depthwise, found.of_group)
     line, apart = found.out_size[1] if found.depthwise else found.rows, found.pixel * found.stride[1]
     best = _tiles(tiles, found.rows, found.out_channels, found.depth, apart, line, pads=not found.depthwise)
     return [replace(found, tile=tile) for tile in _first_of_each_width(best)]
@@ -200,12 +215,15 @@ def described(
     if dtypes != {torch.float32} or not all(isinstance(number, int) for number in numbers):
         return None
     out, each = weight.shape[:2]
-    depthwise = groups > 1 and each == 1 and out == groups
-    shared = 1 if depthwise else groups
-    depth = numel(weight.shape[2:]) * (1 if depthwise else each)
-    tiles = (_DEPTHWISE_TILES if depthwise else _TILES).get(float_lanes(), ())
+    # lanes are channels of several small groups
+    in_lanes = each == 1 or (is_constant and each in _SIZES_IN_LANES and each <= float_lanes() <= out)
+    depthwise = groups > 1 and out == groups * each and in_lanes
+    shared, of_group = (1, each) if depthwise else (groups, 1)
+    depth = numel(weight.shape[2:]) * each
+    tiles = _tiles_of(depthwise, of_group)
     rows, apart = meta.shape[0] * meta.shape[2] * meta.shape[3], each * groups * stride[1]
-    line, pads = meta.shape[3] if depthwise else rows, is_constant and not depthwise
+    line = meta.shape[3] if depthwise else rows
+    pads = is_constant and not depthwise and (groups == 1 or out // groups >= float_lanes())
     tile = _tile(tiles, rows, out // shared, depth, apart, line, pads=pads)
     if tile is None:
         return None
@@ -213,7 +231,7 @@ def described(
         images=x.shape[0],
         size=(x.shape[2], x.shape[3]),
         out_size=(meta.shape[2], meta.shape[3]),
-        in_channels=groups if depthwise else each,
+        in_channels=out if depthwise else each,
         out_channels=out // shared,
         groups=shared,
         pixel=each * groups,
@@ -223,6 +241,7 @@ def described(
         padding=(padding[0], padding[1]),
         dilation=(dilation[0], dilation[1]),
         tile=tile,
+        of_group=of_group,
     )
 
 
@@ -257,7 +276,7 @@ def quickest_convolution(
         runs: dict[str, Iterator[Callable[[], Any]]] = dict(zip(named, made, strict=True))
         if ONEDNN in names:
             images = x.view(some.images, *some.size, some.pixel).permute(0, 3, 1, 2)
-            groups = some.in_channels if some.depthwise else some.groups
+            groups = some.in_channels // some.of_group if some.depthwise else some.groups
             steps = some.stride, some.padding, some.dilation, groups
             runs[ONEDNN] = (packed_convolution_run(images, weight, *steps) for _ in range(copies))
         return runs
@@ -303,7 +322,7 @@ def _tiles(
     times = {}
     for height, vectors, share in tiles:
         width = vectors * float_lanes()
-        most = columns + float_lanes() - 1 if pads and vectors > 1 else columns
+        most = columns + float_lanes() - 1 if pads and 2 * columns >= float_lanes() else columns
         if width > most or (height > _ROOM and apart % _ONE_SET == 0):
             continue
         time = rows / line * -(-line // height) * height * -(-columns // width) * width / share

@@ -48,6 +48,7 @@ class DirectPrinter:
         self.many_rows = not (self.few_rows and known)
         self.positions, self.vectors = range(tile.rows), range(max(1, tile.columns // float_lanes()))
         needed = (tile.rows + 1) * len(self.vectors) + (0 if convolution.depthwise else 1)
+        needed += (convolution.of_group - 1) * len(self.vectors)  # weights, and what they multiply
         self.run = _RUN if float_lanes() == 8 else 1  # with AVX-512, runs of 32 took 1.1 of ResNet-50's time on a Xeon
         # loops that follow need some: where they take those of sums, sums go through memory in each step
         self.leaves_registers = (
@@ -61,7 +62,8 @@ class DirectPrinter:
 
     def header(self) -> str:
         """Text before the kernel."""
-        return '#include "vec_products.h"\n' if self.few_rows else ""
+        in_groups = '#include "vec_groups.h"\n' if self.convolution.of_group > 1 else ""
+        return '#include "vec_products.h"\n' if self.few_rows else in_groups
 
     def tiles(self, prefetches: list[str], following: list[str]) -> Iterator[str]:
         """Each thread has as many tiles as the others."""
@@ -118,17 +120,15 @@ class DirectPrinter:
         yield "            for (int64_t down = 0; down < taps_down; ++down) {"
         yield "                const int64_t dy = down * dilation_down;"
         yield "                if ((uint64_t)(top + dy) >= (uint64_t)height) {"
-        yield "                    w += taps_across * width;"
+        of_group = self.convolution.of_group
+        yield f"                    w += {of_group} * taps_across * width;"
         yield "                    continue;"
         yield "                }"
         yield "                const float *p0 = images + corner + column + dy * across * pixel + at;"
         yield "                for (int64_t along = 0; OFTEN(along < taps_across); ++along) {"
-        yield from (f"                    const vf32 w{v} = load(w + {v} * LANES);" for v in self.vectors)
+        yield from (f"                    {text}" for text in self._weights_of_tap())
         yield from (f"                    const float *const p{p} = p{p - 1} + hop;" for p in self.positions[1:])
-        products = [
-            " ".join(f"a{p}_{v} = op_fma(load(p{p} + {v} * LANES), w{v}, a{p}_{v});" for v in self.vectors)
-            for p in self.positions
-        ]
+        products = [" ".join(self._products_of_tap(p)) for p in self.positions]
         yield "                    const int64_t dx = left + along * dilation_across;"
         yield f"                    if (dx >= 0 && dx + {rows - 1} * stride_across < across) {{"
         yield from (f"                        {text}" for text in products)
@@ -137,7 +137,7 @@ class DirectPrinter:
             yield f"                        if ((uint64_t)(dx + {p} * stride_across) < (uint64_t)across) {{ {text} }}"
         yield "                    }"
         yield "                    p0 += dilation_across * pixel;"
-        yield "                    w += width;"
+        yield f"                    w += {of_group} * width;"
         yield "                }"
         yield "            }"
         yield from ("            " + text for text in self.in_registers or self.stores())
@@ -146,6 +146,21 @@ class DirectPrinter:
             yield from ("        " + text for text in following)
         yield "    }"
         yield "}"
+
+    def _weights_of_tap(self) -> Iterator[str]:
+        for c in range(self.convolution.of_group):
+            yield from (f"const vf32 w{v}_{c} = load(w + {c} * width + {v} * LANES);" for v in self.vectors)
+
+    def _products_of_tap(self, p: int) -> Iterator[str]:
+        """The products of a position, by each channel of the groups that the lanes are of."""
+        size = self.convolution.of_group
+        for v in self.vectors:
+            x = f"load(p{p} + {v} * LANES)"
+            if size > 1:
+                yield f"const vf32 x{p}_{v} = {x};"
+            for c in range(size):
+                factor = x if size == 1 else f"spread<{size}, {c}>(x{p}_{v})"
+                yield f"a{p}_{v} = op_fma({factor}, w{v}_{c}, a{p}_{v});"
 
     def _dense(self, prefetches: list[str], following: list[str]) -> Iterator[str]:
         """Tiles of a chunk of positions and one block of channels, then of the next block, then of the next chunk.

@@ -73,6 +73,19 @@ class LoopsOfPaddedTile(FollowingLoops):
         return f"{name} = column, end = column + out_channels; {name} < end; {name} = {step}"
 
 
+class LoopsOfNarrowTile(FollowingLoops):
+    """The same where there are fewer channels than lanes."""
+
+    def loop(self, loop: int, body: Callable[[], None], shared: bool = False) -> None:
+        if loop != self.order.vector:
+            super().loop(loop, body, shared)
+            return
+        name = self.kernel.loops[loop].name
+        with self.block(f"for (int64_t {name} = column, end = column + out_channels; {name} < end; {name} += LANES)"):
+            self.line(f"const int n = end - {name} < LANES ? end - {name} : LANES;")
+            self._with_lanes("n", body)
+
+
 class LoopsInRegisters(FollowingLoops):
     """The same for sums that are in registers yet: a statement for each. Positions behind the last are this one."""
 

@@ -12,11 +12,18 @@ from stator.inductor.codegen.kernel import Kernel, merge
 from stator.inductor.convolutions import DirectConvolution
 from stator.inductor.schedule.groups import SUMS, ConvolutionGroup, Group
 from stator.inductor.sizes import SizeKnowledge
-from stator.runtime.toolchain import nearest_cache, second_level_cache
+from stator.runtime.toolchain import float_lanes, nearest_cache, second_level_cache
 from stator.shapes.expr import ExprLike
 
 from .direct import FEW_CHANNELS, DirectPrinter
-from .following_loops import LINE, FollowingLoops, LoopsInRegisters, LoopsOfPaddedTile, is_short
+from .following_loops import (
+    LINE,
+    FollowingLoops,
+    LoopsInRegisters,
+    LoopsOfNarrowTile,
+    LoopsOfPaddedTile,
+    is_short,
+)
 from .patches import PatchPrinter
 
 # Bytes of images that tiles of all channels read before the next images come, where the cache has room for one block of
@@ -58,8 +65,7 @@ def print_convolution(
     pointers = {name: f"in{at}" for at, name in enumerate(group.reads)}
     pointers |= {name: f"out{at}" for at, name in enumerate(group.writes)}
     order, places = LoopOrder((0, 2, 1), (), 2), pointers | {SUMS: "tile"}
-    following = LoopsOfPaddedTile if convolution.is_padded else FollowingLoops
-    emitter = following(kernel, order, places, buffers)
+    emitter = _following(convolution)(kernel, order, places, buffers)
     images, weight = pointers[group.images.base], pointers[group.weight.base]
     printer = PatchPrinter(convolution) if convolution.in_patches else DirectPrinter(convolution)
     if printer.leaves_registers and is_short(kernel, len(printer.positions) * len(printer.vectors)):
@@ -72,6 +78,12 @@ def print_convolution(
     offsets = {"image_offset": group.images.layout.offset, "weight_offset": group.weight.layout.offset}
     sizes = {**_sizes(convolution), **offsets, "apart": convolution.matrix or 0}
     return PrintedConvolution(printer.header(), statements, kernel, pointers, sizes)
+
+
+def _following(c: DirectConvolution) -> type[FollowingLoops]:
+    if not c.is_padded:
+        return FollowingLoops
+    return LoopsOfPaddedTile if c.out_channels >= float_lanes() else LoopsOfNarrowTile
 
 
 def _sizes(c: DirectConvolution) -> dict[str, ExprLike]:
