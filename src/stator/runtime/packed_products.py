@@ -90,7 +90,8 @@ def quickest_product(
 
     packing = [name for name in (MKL, ONEDNN) if name in names and (name != MKL or is_tuned_blas())]
     rule = packing[0] if packing and rows >= _SOME_ROWS else BLAS
-    if FEW_ROWS in names and few_rows.is_worthwhile(rows, inner, columns):
+    is_worthwhile = few_rows.is_worthwhile(rows, inner, columns) or (rows < few_rows.LEAST_ROWS and not is_tuned_blas())
+    if FEW_ROWS in names and is_worthwhile:
         rule = FEW_ROWS
     facts = rows, inner, columns, str(weight.dtype), along, *names
     return quickest_on_cpu("product by a far weight", facts, alternatives, next(iter(own), rule))
