@@ -2,9 +2,11 @@
 // include this file after vec.h.
 #pragma once
 
-// In each group of G neighbouring lanes of x all have the value of lane C of the group
+// In each group of G neighbouring lanes of x all have the value of lane C of the group. x: at p, where channel `at` of all
+// is; a group larger than a vector is read from memory.
 #define LANE_OF_GROUP(lane) ((lane) / G * G + C)
-template <int G, int C> INLINE vf32 spread(vf32 x) {
+template <int G, int C> INLINE vf32 spread(vf32 x, const float *p, int64_t at) {
+    if constexpr (G > LANES) return splat(p[C - at % G]);
 #if LANES == 16
     return __builtin_shufflevector(
         x, x, LANE_OF_GROUP(0), LANE_OF_GROUP(1), LANE_OF_GROUP(2), LANE_OF_GROUP(3), LANE_OF_GROUP(4), LANE_OF_GROUP(5),
@@ -17,7 +19,8 @@ template <int G, int C> INLINE vf32 spread(vf32 x) {
         LANE_OF_GROUP(6), LANE_OF_GROUP(7)
     );
 #else
-    static_assert(G <= LANES, "a group lies in a vector");
-    return __builtin_shufflevector(x, x, LANE_OF_GROUP(0), LANE_OF_GROUP(1), LANE_OF_GROUP(2), LANE_OF_GROUP(3));
+    return __builtin_shufflevector(
+        x, x, LANE_OF_GROUP(0) % LANES, LANE_OF_GROUP(1) % LANES, LANE_OF_GROUP(2) % LANES, LANE_OF_GROUP(3) % LANES
+    );
 #endif
 }

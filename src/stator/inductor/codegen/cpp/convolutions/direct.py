@@ -159,7 +159,8 @@ class DirectPrinter:
             if size > 1:
                 yield f"const vf32 x{p}_{v} = {x};"
             for c in range(size):
-                factor = x if size == 1 else f"spread<{size}, {c}>(x{p}_{v})"
+                of_group = f"spread<{size}, {c}>(x{p}_{v}, p{p} + {v} * LANES, at + {v} * LANES)"
+                factor = x if size == 1 else of_group
                 yield f"a{p}_{v} = op_fma({factor}, w{v}_{c}, a{p}_{v});"
 
     def _dense(self, prefetches: list[str], following: list[str]) -> Iterator[str]:
