@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from stator.runtime import choices
+from stator.runtime.precompiled_header import headers_digest
 
 
 @pytest.fixture(autouse=True)
@@ -135,6 +136,11 @@ def test_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     choose({"a": [clock.run(1e-3)], "b": [clock.run(1e-3)]}, "budget")
     assert clock.now < 0.02
+
+
+def test_kept_choices_depend_on_the_headers_of_kernels() -> None:
+    """Kernels of ours are alternatives, too: other versions of them may be quicker."""
+    assert headers_digest() in choices.processor()
 
 
 def test_alternatives_to_compile_are_timed_by_the_second_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,3 +159,15 @@ def test_modes(mode: str | None, again: int, timings: Timings) -> None:
     x = torch.randn(128, 256)
     torch.testing.assert_close(stator.compile(layer, mode=mode)(x), layer(x), rtol=1e-5, atol=1e-5)
     assert timings.count == 1 + again
+
+
+def test_libraries_are_warm_before_they_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first runs of a process take so long that a library would be timed no further."""
+    ran: list[str] = []
+    monkeypatch.setattr(matrix_products, "_warm", set())
+    monkeypatch.setattr(matrix_products, "product_by", lambda name, x, columns: lambda weight: ran.append(name))
+    matrix_products._runs(4, 8, 8, False)
+    assert min(ran.count(BLAS), ran.count(ONEDNN)) >= 3
+    ran.clear()
+    matrix_products._runs(4, 8, 16, False)
+    assert not ran

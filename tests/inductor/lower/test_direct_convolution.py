@@ -808,6 +808,29 @@ def test_products_of_many_rows_are_timed_with_some(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.fixed_sizes
+@pytest.mark.parametrize("layer", [nn.Conv2d(72, 104, 1), nn.Linear(72, 104)], ids=["convolution", "product"])
+def test_alternatives_are_compiled_at_once(layer: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    compile_all = cpp.compiled_convolutions
+
+    def compiled(some: Sequence[DirectConvolution]) -> list[Callable[..., None]]:
+        asked.append(len(some))
+        return compile_all(some)
+
+    def chosen(kind: str, facts: tuple[Any, ...], alternatives: Callable[[], Any], rule: str) -> str:
+        alternatives()
+        return rule
+
+    monkeypatch.setattr(cpp, "compiled_convolutions", compiled)
+    for module in (packed_products, direct_convolution):
+        monkeypatch.setattr(module, "quickest_on_cpu", chosen)
+    with torch.no_grad():
+        shape = (1, 72, 28, 28) if isinstance(layer, nn.Conv2d) else (784, 72)
+        stator.freeze(layer.eval(), mode="max-autotune")(torch.randn(shape))
+    assert asked == [direct_convolution.MOST_TIMED]
+
+
+@pytest.mark.fixed_sizes
 @pytest.mark.skipif(LANES != 16, reason="loops that follow have no registers to themselves")
 @pytest.mark.parametrize("across", [18, 17])
 def test_loops_that_follow_read_sums_in_registers(across: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
