@@ -49,7 +49,6 @@ _GROUP_TILES = {
     (8, 4): ((7, 2, 1.0), (7, 1, 0.97)),
     (8, 8): ((7, 1, 1.0),),
 }
-_SIZES_IN_LANES = (4, 8)
 
 # Positions so many elements apart share one set of the nearest cache, which has room for 8 or 12 of them
 _ONE_SET, _ROOM = 1024, 10
@@ -216,7 +215,7 @@ def described(
         return None
     out, each = weight.shape[:2]
     # lanes are channels of several small groups
-    in_lanes = each == 1 or (is_constant and each in _SIZES_IN_LANES and each <= float_lanes() <= out)
+    in_lanes = each == 1 or (is_constant and (float_lanes(), each) in _GROUP_TILES and out >= float_lanes())
     depthwise = groups > 1 and out == groups * each and in_lanes
     shared, of_group = (1, each) if depthwise else (groups, 1)
     depth = numel(weight.shape[2:]) * each
@@ -331,8 +330,9 @@ def _tiles(
 
 
 def packed_for(weight: torch.Tensor, found: DirectConvolution) -> torch.Tensor:
-    """The weight as [group, block, taps, channels, tile.columns], or [block, taps, tile.columns] of depthwise kernels;
-    in place of taps 16 elements where patches are computed. Zeros follow."""
+    """The weight as [group, block, taps, channels, tile.columns], or [block, taps, tile.columns] of depthwise kernels,
+    with the channels of a group if it has several; in place of taps 16 elements where patches are computed. Zeros
+    follow."""
     width, groups = found.tile.columns, found.groups
     with torch.no_grad(), torch._C._DisableAutocast(), torch._C._InferenceMode(False):
         taps = weight.reshape(groups, found.out_channels, *weight.shape[1:]).permute(0, 3, 4, 2, 1)

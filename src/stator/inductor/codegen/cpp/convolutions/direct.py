@@ -48,7 +48,7 @@ class DirectPrinter:
         self.many_rows = not (self.few_rows and known)
         self.positions, self.vectors = range(tile.rows), range(max(1, tile.columns // float_lanes()))
         needed = (tile.rows + 1) * len(self.vectors) + (0 if convolution.depthwise else 1)
-        needed += (convolution.of_group - 1) * len(self.vectors)  # weights, and what they multiply
+        needed += (convolution.of_group - 1) * len(self.vectors)  # each channel of a group has weights
         self.run = _RUN if float_lanes() == 8 else 1  # with AVX-512, runs of 32 took 1.1 of ResNet-50's time on a Xeon
         # loops that follow need some: where they take those of sums, sums go through memory in each step
         self.leaves_registers = (
@@ -437,9 +437,9 @@ class DirectPrinter:
         if self.run == 1:
             yield f"for (int64_t channel = {first}; OFTEN(channel < {end}); ++channel) {{"
             yield from self._products_of_channel()
-            if asks:
+            if asks:  # for all lines: to leave some out disturbs what the processor fetches by itself
                 yield "    __builtin_prefetch(ahead, 0, 2);"
-                yield f"    if (share > {_LINE_BYTES}) {{  // a few rows take less time than the next block to come"
+                yield f"    if (share > {_LINE_BYTES}) {{"
                 yield from (f"        __builtin_prefetch(ahead + {line * _LINE_BYTES}, 0, 2);" for line in _MORE_LINES)
                 yield "    }"
                 yield "    ahead += share;"
