@@ -78,7 +78,7 @@ def _wrapped(model: Any, system: str, options: list[str]) -> Any:
 
 
 def _arena_bytes() -> int:
-    arena = sys.modules.get("stator.runtime.arena")
+    arena = sys.modules.get("stator.runtime.memory.arena")
     return arena.idle_bytes() if arena is not None else 0
 
 

@@ -17,15 +17,16 @@ from stator.prims.operators.checks import numbers_in, require
 from stator.prims.operators.recurrent_layer import run_layer, run_layer_backward
 
 from . import launch
-from .arena import ArenaUser, Block, SizedSlot, Slot, idle_on, placed_arena
+from .memory.arena import ArenaUser, Block, SizedSlot, Slot, idle_on, placed_arena
 from .attention_masks import masked_attention, masked_attention_backward
 from .cuda.products import direct_product
 from .cuda.segments import Step, make_segment
 from .few_rows import few_rows_product, few_rows_product_of_sizes
+from .memory.huge_pages import in_huge_pages, in_huge_pages_if_large, is_large
 from .mask_indices import true_indices
 from .matrix_products import linear_product, product_of_sizes
-from .ownership import memory_reuser
-from .placement import Piece
+from .memory.ownership import memory_reuser
+from .memory.placement import Piece
 from .tile_products import tile_product, tile_product_of_sizes
 
 Size = tuple[int, ...]
@@ -95,7 +96,7 @@ class Binder:
         if not launch.native():
             raise MissingToolchain("stator was installed without a C compiler, which compiled programs need")
         self._kernels, self._constants, self._objects = kernels, constants, objects
-        self._allocators: dict[tuple[torch.dtype, str], Callable[[Size, Size], torch.Tensor]] = {}
+        self._makers: dict[tuple[torch.dtype, str], Callable[[Size, Size], torch.Tensor]] = {}
 
     def kernel(
         self, symbol: str, count: int, device: str = "cpu", *, small: bool = False, sizes: Size = ()
@@ -159,13 +160,18 @@ class Binder:
         def prepare(size: Size, stride: Size) -> torch.Tensor | None:
             return self.template(size, stride, dtype, device) if _is_dense(size, stride) else None
 
-        return launch.make_allocation(self.allocator(dtype, device), size, stride, prepare)
+        make = launch.make_allocation(self._maker(dtype, device), size, stride, prepare)
+        return in_huge_pages(make) if is_large(size, dtype, device) else make
 
     def allocator(self, dtype: torch.dtype, device: str) -> Callable[[Size, Size], torch.Tensor]:
         """Return the quickest function that makes fresh tensors of a size and a stride that are others in each call."""
-        if (dtype, device) not in self._allocators:
-            self._allocators[dtype, device] = self.template((0,), (1,), dtype, device).new_empty_strided
-        return self._allocators[dtype, device]
+        make = self._maker(dtype, device)
+        return in_huge_pages_if_large(make) if device == "cpu" else make
+
+    def _maker(self, dtype: torch.dtype, device: str) -> Callable[[Size, Size], torch.Tensor]:
+        if (dtype, device) not in self._makers:
+            self._makers[dtype, device] = self.template((0,), (1,), dtype, device).new_empty_strided
+        return self._makers[dtype, device]
 
     memory_reuser = staticmethod(memory_reuser)
 

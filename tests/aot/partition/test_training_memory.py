@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import stator
 from stator.base import counters
-from stator.runtime import arena
+from stator.runtime.memory import arena
 
 WIDTH, ROWS = 192, 2048
 

@@ -24,7 +24,7 @@ from stator.inductor.codegen.host import build_cpu_kernels, execute, load, load_
 from stator.inductor.codegen.host.literals import NotLiteral, literal
 from stator.inductor.program import plan, verify_program
 from stator.inductor.program.steps import KernelSource
-from stator.runtime import arena
+from stator.runtime.memory import arena
 from stator.runtime.host import Binder
 
 aten = torch.ops.aten

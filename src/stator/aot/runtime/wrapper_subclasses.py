@@ -23,7 +23,7 @@ from stator.graph.ir.aten_graph import PlainGraphModule
 from stator.graph.ir.size_bindings import is_symbolic
 from stator.graph.ir.traced import InputItself
 from stator.graph.subgraphs.custom_autograd import graph_target
-from stator.runtime.ownership import has_other_owners
+from stator.runtime.memory.ownership import has_other_owners
 
 from .autograd_reachability import reachable_places
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stator.inductor.buffers import Layout
-from stator.runtime.placement import aligned, padded, place, spacing_on
+from stator.runtime.memory.placement import aligned, padded, place, spacing_on
 
 from .aliases import typical_bytes
 from .steps import Allocate, Free, Program, Reuse

@@ -53,7 +53,7 @@ Runs again by stator.inductor.codegen.host.load_dumped(folder), with the kernels
 import torch
 from torch import device, inf, nan
 
-from stator.runtime.arena import Block, idle
+from stator.runtime.memory.arena import Block, idle
 from stator.runtime.host import check_size, conform
 '''
 

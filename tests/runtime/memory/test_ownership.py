@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from stator.runtime.ownership import memory_reuser
+from stator.runtime.memory.ownership import memory_reuser
 
 COUNT = 1024
 take = memory_reuser((32, 32), (1, 32), torch.float32, 4 * COUNT)

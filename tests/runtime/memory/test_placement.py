@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from stator.runtime.placement import CPU, GPU, padded, place, spacing_on
+from stator.runtime.memory.placement import CPU, GPU, padded, place, spacing_on
 
 # The bytes of intermediates of a step over 16 x 197 rows
 SIZES = (12608, 4841472, 300, 12608, 151296, 4841472)

@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from .autograd_state import below_autograd
+from ..autograd_state import below_autograd
+from .huge_pages import HUGE_PAGE
 from .placement import Piece, padded, place, spacing_on
 
 # One intermediate: (offset in bytes, size, stride, dtype).
@@ -28,7 +29,6 @@ Slot = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 SizedSlot = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 _ALIGNMENT = 64
-_HUGE_PAGE = 2 << 20
 _MOST_IDLE = 16  # blocks of a pool
 _CPU = torch.device("cpu")
 idle: deque[Block] = deque(maxlen=_MOST_IDLE)
@@ -145,13 +145,13 @@ def _reserve(size: int, device: torch.device) -> torch.Tensor:
             return torch.empty(max(size, _ALIGNMENT), dtype=torch.uint8, device=device)
         if not hasattr(mmap, "MAP_ANONYMOUS"):
             return _aligned(torch.empty(max(size, _ALIGNMENT) + _ALIGNMENT, dtype=torch.uint8, device="cpu"))
-        huge = size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE")
-        length = -(-size // _HUGE_PAGE) * _HUGE_PAGE + _HUGE_PAGE if huge else max(size, _ALIGNMENT)
+        huge = size >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE")
+        length = -(-size // HUGE_PAGE) * HUGE_PAGE + HUGE_PAGE if huge else max(size, _ALIGNMENT)
         # Private: a forked child must not write into its parent's intermediates.
         pages = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if huge:
             pages.madvise(mmap.MADV_HUGEPAGE)
-        return _aligned(torch.frombuffer(pages, dtype=torch.uint8), _HUGE_PAGE if huge else _ALIGNMENT)
+        return _aligned(torch.frombuffer(pages, dtype=torch.uint8), HUGE_PAGE if huge else _ALIGNMENT)
 
 
 def _aligned(memory: torch.Tensor, to: int = _ALIGNMENT) -> torch.Tensor:

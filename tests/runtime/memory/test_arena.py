@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stator.runtime import arena
-from stator.runtime.arena import ArenaUser, Block
+from stator.runtime.memory import arena
+from stator.runtime.memory.arena import ArenaUser, Block
 
 
 @pytest.fixture(autouse=True)
