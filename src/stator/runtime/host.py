@@ -17,14 +17,14 @@ from stator.prims.operators.checks import numbers_in, require
 from stator.prims.operators.recurrent_layer import run_layer, run_layer_backward
 
 from . import launch
-from .memory.arena import ArenaUser, Block, SizedSlot, Slot, idle_on, placed_arena
 from .attention_masks import masked_attention, masked_attention_backward
 from .cuda.products import direct_product
 from .cuda.segments import Step, make_segment
 from .few_rows import few_rows_product, few_rows_product_of_sizes
-from .memory.huge_pages import in_huge_pages, in_huge_pages_if_large, is_large
 from .mask_indices import true_indices
 from .matrix_products import linear_product, product_of_sizes
+from .memory.arena import ArenaUser, Block, SizedSlot, Slot, idle_on, placed_arena
+from .memory.huge_pages import in_huge_pages, in_huge_pages_if_large, is_large
 from .memory.ownership import memory_reuser
 from .memory.placement import Piece
 from .tile_products import tile_product, tile_product_of_sizes

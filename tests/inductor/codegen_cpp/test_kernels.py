@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from kernel_harness import Compiled, Graph, assert_close, fresh_memory, run_refe
 
 from stator.base.config import Options
 from stator.base.errors import CompileError
+from stator.inductor.codegen.cpp.types import LANES
 from stator.runtime import toolchain
 
 F32 = torch.float32
@@ -229,6 +231,60 @@ def test_a_gather_asks_for_the_next_row() -> None:
         compiled = Compiled()
         text = compiled.text(compiled.add(of_each_row(rows, width, count), Options()))
         assert text.count("__builtin_prefetch") == lines * (2 if count == 100 else 1)  # also behind whole vectors
+
+
+def reversed_rows(rows: int, width: int, dtype: torch.dtype = F32) -> Graph:
+    graph = Graph()
+    x = graph.input((torch.randn(rows, width) * 50).to(dtype))
+    out = graph.buffer((rows, width), dtype)
+
+    def body(ops: Any, i: Any, _: Any) -> None:
+        ops.store(out, i[0] * width + i[1], ops.load(x, i[0] * width + width - 1 - i[1]))
+
+    graph.node([out], body, (rows, width))
+    graph.outputs = [out]
+    return graph
+
+
+def test_a_row_that_is_read_backwards_asks_for_the_next_row() -> None:
+    dtypes = (F32, torch.bfloat16, torch.float64, torch.int64, torch.uint8)
+    check(*(reversed_rows(rows, width, dtype) for dtype in dtypes for rows, width in ((5, 1024), (3, 77), (1, 64))))
+    for rows, width, dtype, lines in (
+        (5, 1024, F32, 1),
+        (5, 1024, torch.float64, 2 if LANES == 16 else 1),
+        (5, 16, F32, 0),
+    ):
+        compiled = Compiled()
+        assert (
+            compiled.text(compiled.add(reversed_rows(rows, width, dtype), Options())).count("__builtin_prefetch")
+            == lines
+        )
+
+
+def interleaved(count: int, pixels: int, planes: int) -> Graph:
+    """Images of planes, with the planes of each pixel side by side."""
+    graph = Graph()
+    x = graph.input(torch.randn(count, planes, pixels))
+    out = graph.buffer((count, pixels, planes), F32)
+
+    def body(ops: Any, i: Any, _: Any) -> None:
+        image = i[0] * pixels * planes
+        ops.store(out, image + i[1] * planes + i[2], ops.load(x, image + i[2] * pixels + i[1]))
+
+    graph.node([out], body, (count, pixels, planes))
+    graph.outputs = [out]
+    return graph
+
+
+@pytest.mark.parametrize("planes", [2, 3])
+def test_stores_between_lanes_follow_each_other(planes: int) -> None:
+    graph = interleaved(3, 400, planes)
+    compiled = Compiled()
+    job = compiled.add(graph, Options())
+    compiled.build()
+    assert_close(compiled.run(job), run_reference(graph), compiled.text(job))
+    loops = re.findall(r"for \(int64_t (\w+) = 0; \w+ < \w+; (\+\+|\w+ \+= LANES)", compiled.text(job))
+    assert [step != "++" for _, step in loops] == [False, True, False]  # images, vectors of pixels, planes
 
 
 def test_gathers_along_rows_of_any_length() -> None:

@@ -24,8 +24,8 @@ from stator.inductor.codegen.host import build_cpu_kernels, execute, load, load_
 from stator.inductor.codegen.host.literals import NotLiteral, literal
 from stator.inductor.program import plan, verify_program
 from stator.inductor.program.steps import KernelSource
-from stator.runtime.memory import arena
 from stator.runtime.host import Binder
+from stator.runtime.memory import arena
 
 aten = torch.ops.aten
 TRANSPOSED = layout(4, 3, stride=(1, 4))

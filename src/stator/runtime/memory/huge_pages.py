@@ -1,9 +1,9 @@
 """Large memory in huge pages: the system clears 2 MB at once, where small pages are faults of 4 KB each.
 
-The C library maps the memory of a large tensor when the tensor is made, and unmaps it when the tensor dies, so that each
-call of a program meets fresh pages (mallopt(3), M_MMAP_THRESHOLD). A fault takes longer than clearing its page: writing
-64 MB took 62 ms in small pages, 11 ms in huge ones and 5 ms in memory that was written before. Smaller memory is mostly
-kept by the library and used again.
+The C library maps the memory of a large tensor when the tensor is made, and unmaps it when the tensor dies, so that
+each call of a program meets fresh pages (mallopt(3), M_MMAP_THRESHOLD). A fault takes longer than clearing its page:
+writing 64 MB took 62 ms in small pages, 11 ms in huge ones and 5 ms in memory that was written before (Zen 3). Smaller
+memory is mostly kept by the library and used again.
 """
 
 from __future__ import annotations

@@ -437,10 +437,10 @@ class Emitter:
         step = self._step(index)
         if step == 1:
             return f"load({self.at(buffer, index)}{self._tail()})"
+        for line in lines_ahead(self.kernel, self.order, index, step, self.buffers[buffer].layout.dtype.itemsize):
+            self.line(f"__builtin_prefetch({self.at(buffer, line)});")
         if step is not None:
             return f"load_strided({self.at(buffer, index)}, {self.size_text(step)}, {self.lanes})"
-        for line in lines_ahead(self.kernel, self.order, index, self.buffers[buffer].layout.dtype.itemsize):
-            self.line(f"__builtin_prefetch({self.at(buffer, line)});")
         return f"gather({self.pointers[buffer]}, {self._positions(index)}, {self.lanes})"
 
     def _tail(self) -> str:

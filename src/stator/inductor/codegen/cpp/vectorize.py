@@ -105,19 +105,27 @@ def _along_vectors(kernel: Kernel, vector: int, tile: int) -> bool:
 
 
 def _heavy_outside(kernel: Kernel, outer: tuple[int, ...], chosen: int) -> tuple[int, ...]:
-    """Put the vector loop last, or before those loops that dear operations do not vary with. Indices are read again
-    rather than that many stores jump far."""
+    """Put the vector loop last, or before those loops that dear operations do not vary with, or that store between the
+    lanes. Indices are read again rather than that many stores jump far."""
     bit, heavy, found = 1 << chosen, 0, 0
     for value in kernel.values:
         heavy |= value.loops if value.name in HEAVY else 0
         found |= value.loops if value.name == "indirect" else 0
     rest = _in_order_of_loads(kernel, [loop for loop in outer if loop != chosen], chosen)
     if not (heavy | found) & bit:
-        return (*rest, chosen)
+        between = [loop for loop in rest if _stores_between_lanes(kernel, loop, chosen)]
+        return (*(loop for loop in rest if loop not in between), chosen, *between)
     outside = [
         loop for loop in rest if (heavy | found) & (1 << loop) or (not heavy & bit and _stores_jump_far(kernel, loop))
     ]
     return (*outside, chosen, *(loop for loop in rest if loop not in outside))
+
+
+def _stores_between_lanes(kernel: Kernel, loop: int, chosen: int) -> bool:
+    """True if a run of the loop stores to the elements between the lanes: while their lines are in the first-level
+    cache, in all iterations of the loop for a vector rather than in a pass over memory for each."""
+    steps = [(kernel.step(s.index, loop) or 0, kernel.step(s.index, chosen) or 0) for s in kernel.stores]
+    return all(step > 0 and step * kernel.typical[loop] <= lanes for step, lanes in steps)
 
 
 def _stores_jump_far(kernel: Kernel, loop: int) -> bool:
