@@ -2,10 +2,11 @@
 
 Run as `python -m benchmarks.cpu_kernels [--threads N] [--json FILE] [--only WORD ...] [--without-compile]`. The bytes
 of a row are the fewest that its function must move: each input read once, each output written once. Large tensors have
-8 MB: more than a second-level cache, and less than what the allocator maps anew for each result. Systems and the copy
-alternate; times are the least, of this thread's own on the processor, or of the clock with several threads. The share
-compares with the copy; "of best" is the best of copy, eager and torch.compile over stator's time. Differences are from
-float64.
+8 MB: more than a second-level cache, and less than what the allocator maps anew for each result; rows "of 64 MB" have
+such results. The copy has as many bytes as the first tensor, 8 MB at least, between tensors that stay. Systems and the
+copy alternate; times are the least, of this thread's own on the processor, or of the clock with several threads. The
+share compares with the copy; "of best" is the best of copy, eager and torch.compile over stator's time. Differences are
+from float64.
 """
 
 from __future__ import annotations
@@ -160,6 +161,9 @@ def reductions() -> list[Row]:
 
 ROWS = [
     Row("add", lambda x, y: x + y, lambda: [randn(N), randn(N)]),
+    Row("add of 64 MB", lambda x, y: x + y, lambda: [randn(8 * N), randn(8 * N)]),
+    Row("softmax of 64 MB", softmax, lambda: [randn(8 * N // 1024, 1024)]),
+    Row("layer norm of 64 MB", layer_norm, lambda: [randn(8 * N // 1024, 1024), randn(1024), randn(1024)]),
     Row("gelu chain", gelu_chain, lambda: [rows_of(1024), randn(1024), rows_of(1024)]),
     Row(
         "gelu chain bf16",
@@ -294,9 +298,9 @@ def least_milliseconds(calls: dict[str, Callable[[], object]], threads: int) -> 
 
 def measure_row(row: Row, peers: Iterable[str], threads: int) -> dict[str, Any]:
     found: dict[str, Any] = {"name": row.name}
-    source = torch.randn(N)
-    target = torch.empty_like(source)
     call, expected, arguments = first_results(row, row.function)
+    source = torch.randn(max(N, size(arguments[0]) // 4))
+    target = torch.empty_like(source)
     exact = first_results(replace(row, make=lambda: in_double(row.make())), row.function)[1]
     moved = row.bytes_moved(arguments) if row.bytes_moved else size(*arguments, *expected)
     found["megabytes"] = moved / 1e6

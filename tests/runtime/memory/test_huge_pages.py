@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 from pathlib import Path
 
@@ -51,17 +52,21 @@ def test_results_of_sizes_that_are_known_late_lie_in_huge_pages() -> None:
     assert torch.equal(result, torch.nonzero(x) * 2)
 
 
+def part(pages: mmap.mmap, offset: int, size: int) -> torch.Tensor:
+    return torch.frombuffer(pages, dtype=torch.uint8, offset=offset, count=size)
+
+
 def test_memory_outside_of_a_large_tensor_is_left_alone() -> None:
-    memory = torch.empty(2 * LARGE, dtype=torch.uint8)
-    inner = memory[LARGE // 2 : -(LARGE // 2)]
-    tensor = torch.frombuffer(inner.numpy(), dtype=torch.uint8)
+    pages = mmap.mmap(-1, 2 * LARGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    tensor = part(pages, LARGE // 2, LARGE)
     assert in_huge_pages_if_large(lambda size, stride: tensor)((), ()) is tensor
     assert asked_for_huge_pages(middle(tensor))
-    assert not asked_for_huge_pages(inner.data_ptr() - HUGE_PAGE)
-    assert not asked_for_huge_pages(inner.data_ptr() + inner.nbytes + HUGE_PAGE)
+    assert not asked_for_huge_pages(tensor.data_ptr() - HUGE_PAGE)
+    assert not asked_for_huge_pages(tensor.data_ptr() + tensor.nbytes + HUGE_PAGE)
 
 
-def test_smaller_tensors_are_left_alone() -> None:
-    make = in_huge_pages_if_large(lambda size, stride: torch.empty_strided(size, stride, dtype=torch.uint8))
-    assert not asked_for_huge_pages(middle(make((LARGE - 1,), (1,))))
-    assert asked_for_huge_pages(middle(make((LARGE,), (1,))))
+@pytest.mark.parametrize("size", [LARGE - 1, LARGE])
+def test_smaller_tensors_are_left_alone(size: int) -> None:
+    pages = mmap.mmap(-1, LARGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    make = in_huge_pages_if_large(lambda size, stride: part(pages, 0, size[0]))
+    assert asked_for_huge_pages(middle(make((size,), (1,)))) == (size == LARGE)
