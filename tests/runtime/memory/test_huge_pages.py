@@ -14,8 +14,10 @@ from stator.runtime.memory.huge_pages import HUGE_PAGE, LARGE, in_huge_pages_if_
 
 _SMAPS = Path("/proc/self/smaps")
 pytestmark = pytest.mark.skipif(
-    not Path("/sys/kernel/mm/transparent_hugepage/enabled").exists() or not _SMAPS.exists(),
-    reason="the system has no transparent huge pages",
+    not Path("/sys/kernel/mm/transparent_hugepage/enabled").exists()
+    or not _SMAPS.exists()
+    or "VmFlags" not in _SMAPS.read_text(),
+    reason="the system has no transparent huge pages, or does not tell of them",
 )
 
 
