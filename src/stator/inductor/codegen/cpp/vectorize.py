@@ -125,7 +125,7 @@ def _stores_between_lanes(kernel: Kernel, loop: int, chosen: int) -> bool:
     """True if a run of the loop stores to the elements between the lanes: while their lines are in the first-level
     cache, in all iterations of the loop for a vector rather than in a pass over memory for each."""
     steps = [(kernel.step(s.index, loop) or 0, kernel.step(s.index, chosen) or 0) for s in kernel.stores]
-    return all(step > 0 and step * kernel.typical[loop] <= lanes for step, lanes in steps)
+    return all(step > 0 and step * kernel.typical[loop] <= lanes <= _NEAR for step, lanes in steps)
 
 
 def _stores_jump_far(kernel: Kernel, loop: int) -> bool:
