@@ -62,7 +62,8 @@ def programs():
 @pytest.mark.parametrize("seed", SEEDS)
 def test_calls_give_what_the_loops_say(programs, seed: int) -> None:
     graph, program, function = programs[seed]
-    torch.manual_seed(seed)  # the same numbers in any order of tests
+    # In any order of tests: of other draws, a few have sums beside a boundary of the bfloat16 that they are stored in.
+    torch.manual_seed(seed)
     kept = []
     for _ in range(3):
         graph.inputs = {name: torch.randn_like(tensor) for name, tensor in graph.inputs.items()}
